@@ -1,13 +1,12 @@
-//! Checks of the contract that every [`Authority`] must keep; run them against your own
-//! implementation.
+//! Conformance checks of the contract of [`Authority`], to run against your own implementation.
 //!
-//! They do not cover failures; the tests of each implementation do.
+//! The checks do not cover failures; the tests of each implementation do.
 
 use std::thread;
 
 use crate::{Authority, AuthorityError, Version, Versioned};
 
-/// Number of threads that compete for one key, and number of wins of each.
+/// Number of threads that compete for a key, and number of wins per thread.
 const RIVALS: u64 = 4;
 const WINS: u64 = 25;
 

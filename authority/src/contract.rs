@@ -1,20 +1,20 @@
 //! The cluster's agreed configuration: a few small versioned values, changed by compare-and-swap.
 //!
 //! # What it is
-//! [`Authority`] is the contract that a coordination service must meet; [`EmbeddedAuthority`] meets
-//! it inside one process. Versions come from one counter for the whole store, as etcd's revisions
-//! do: a later write has a larger version, whatever its key. That makes a version an *epoch* too:
-//! the holder of the larger one has seen the later state.
+//! [`Authority`] is the contract of a coordination service; [`EmbeddedAuthority`] implements the
+//! contract inside one process. Versions come from one counter for the whole store, as etcd's
+//! revisions do: a later write has a larger version, even of another key. So a version is also an
+//! *epoch*: of two processes, the holder of the larger version has seen the later state.
 //!
 //! # What it is not
-//! Not a failure detector and not on the data path. A call may take a network round trip, so it is
-//! made by control threads only, never by a coordinator between two polls. It knows nothing of
-//! shards or nodes; keys and values are the caller's.
+//! Not a failure detector and not on the data path. A call may take a network round trip, so only
+//! control threads make calls, never a coordinator between two polls. The authority knows nothing
+//! of shards or nodes; keys and values are the caller's.
 //!
 //! # Watching
-//! There are no callbacks: [`Authority::changed_since`] asks for anything newer than a version that
-//! the caller has seen. A watcher that sleeps late skips intermediate values and never misses the
-//! last one, which is all that configuration needs.
+//! No callbacks: [`Authority::changed_since`] returns a value newer than the version seen by the
+//! caller. A watcher that polls late skips intermediate values and never misses the last value,
+//! which is enough for configuration.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -28,14 +28,14 @@ use serde::{Deserialize, Serialize};
 pub struct Version(pub u64);
 
 impl Version {
-    /// Version of a key that was never written.
+    /// Version of a missing key.
     pub const ABSENT: Self = Self(0);
 }
 
 /// A value and the version of its write.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Versioned {
-    /// Version that its write was given.
+    /// Version assigned by the write.
     pub version: Version,
     /// The stored bytes.
     pub value: Vec<u8>,
@@ -45,20 +45,20 @@ pub struct Versioned {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
-    /// The key has another version; nothing was written. Read it and decide again.
+    /// The key has a different version; the write was refused. Read the value and decide again.
     #[error("the value has changed: its version is {} now", current.0)]
     Conflict {
         /// Present version of the key.
         current: Version,
     },
-    /// No answer came. A write may or may not have happened: read before repeating it.
+    /// No answer came. A write may or may not have happened: read before repeating the write.
     #[error("the authority did not answer")]
     Unavailable,
 }
 
-/// A store of small versioned values that all nodes agree on. Linearizable.
+/// A store of small versioned values shared by the nodes. Linearizable.
 pub trait Authority: Send + Sync {
-    /// Reads the value under `key`; `None` if it was never written.
+    /// Reads the value under `key`; `None` for a missing key.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -76,8 +76,8 @@ pub trait Authority: Send + Sync {
         value: &[u8],
     ) -> Result<Version, AuthorityError>;
 
-    /// Reads the value under `key` if it was written after `seen`. Implementations that are
-    /// notified of changes may answer from their notifications.
+    /// Reads the value under `key` if it was written after `seen`. Implementations with change
+    /// notifications may answer from them.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -85,15 +85,15 @@ pub trait Authority: Send + Sync {
         Ok(self.read(key)?.filter(|found| found.version > seen))
     }
 
-    /// Time for which this authority may have been gone, if its values end with a process; the
-    /// longest there is once it is known to have ended. Zero where the values outlast every process
-    /// of the cluster, or are in this one.
+    /// Time for which an authority whose values end with a process may have been gone;
+    /// `Duration::MAX` once the process is known to have ended. Zero if the values outlast every
+    /// process of the cluster, or are in this process.
     fn silence(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// The authority of a cluster that lives in one process.
+/// The authority of a single-process cluster.
 #[derive(Debug, Default)]
 pub struct EmbeddedAuthority {
     store: Mutex<Store>,
@@ -106,13 +106,13 @@ struct Store {
 }
 
 impl EmbeddedAuthority {
-    /// An empty authority.
+    /// Creates an empty authority.
     pub fn new() -> Self {
         Self::default()
     }
 
     fn with_store<T>(&self, body: impl FnOnce(&mut Store) -> T) -> T {
-        // A poisoned lock is harmless: the store is whole before and after its one insertion.
+        // A poisoned lock is harmless: the store is consistent before and after its only insertion.
         body(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -144,23 +144,23 @@ impl Authority for EmbeddedAuthority {
 /// Key of the last incarnation given out, as two little-endian bytes.
 const INCARNATION_KEY: &str = "incarnation/last";
 
-/// Reason why a starting compute node got no incarnation. It must not join.
+/// Reason why a starting compute node got no incarnation. The node must not join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IncarnationError {
     /// The authority did not answer; start again later. At worst a number is left unused.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// All numbers have been given out; the cluster must be re-created to start more nodes.
+    /// The numbers are used up; the cluster must be re-created to start more nodes.
     #[error("all {} incarnations have been used", (1 << Incarnation::BITS) - 1)]
     Exhausted,
-    /// The stored counter is not one; another program writes to this authority.
+    /// The stored value is not a counter; a foreign program writes to the authority.
     #[error("the stored incarnation counter is damaged")]
     Damaged,
 }
 
-/// Takes a fresh incarnation for a compute node that starts: every start gets its own, so nothing
-/// left over from an earlier life can be mistaken for the new one's (H2, H4).
+/// Allocates a fresh incarnation for a compute node that starts: every start gets its own, so
+/// remains of an earlier life cannot be mistaken for the new life's (H2, H4).
 ///
 /// Numbers begin at 1. Zero is left out so that no transaction id is ever zero, which means "no
 /// writer" in a record and "empty" in a log slot.
@@ -182,7 +182,7 @@ pub fn allocate_incarnation(authority: &dyn Authority) -> Result<Incarnation, In
         let stored = next.raw().to_le_bytes();
         match authority.compare_and_swap(INCARNATION_KEY, version, &stored) {
             Ok(_) => return Ok(next),
-            // Another node started at the same moment and took this number.
+            // A node that started concurrently took the number.
             Err(AuthorityError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }

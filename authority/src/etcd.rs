@@ -1,24 +1,24 @@
 //! The authority of a cluster of machines: an etcd cluster.
 //!
 //! # What it is
-//! [`EtcdAuthority`] keeps each value under a key below a prefix of its own. A version is the key's
-//! modification revision, which etcd counts for the whole store, and a compare-and-swap is a
-//! transaction that compares it. Reads are linearizable, which is etcd's default.
+//! [`EtcdAuthority`] keeps each value in an etcd key below a configured prefix. A version is the
+//! key's modification revision, which etcd counts for the whole store, and a compare-and-swap is an
+//! etcd transaction that compares the revision. Reads are linearizable, the default of etcd.
 //!
 //! # What it is not
-//! Not the failure detector: etcd's shortest lease is a second and more (DESIGN §8). It is asked
-//! when the cluster changes, so a cluster goes on without etcd as long as nothing changes: every
-//! call returns [`AuthorityError::Unavailable`] within its time limit, and the client reconnects by
-//! itself when etcd is back.
+//! Not the failure detector: etcd's shortest lease is a second and more (DESIGN §8). Nodes ask etcd
+//! only when the cluster changes, so a cluster goes on without etcd as long as nothing changes:
+//! every call returns [`AuthorityError::Unavailable`] within its time limit, and the client
+//! reconnects by itself when etcd is back.
 //!
 //! # Backups
-//! An etcd that is restored from a backup has forgotten later decisions, and gives revisions again.
-//! A process that notices believes none of its answers any more ([`EtcdAuthority::has_gone_back`]).
+//! An etcd restored from a backup has forgotten later decisions, and repeats revisions. A process
+//! that notices the restore ignores etcd's answers from then on ([`EtcdAuthority::has_gone_back`]).
 //!
 //! # Threads
-//! The client is asynchronous and needs a runtime; this one has a thread for it. Calls block, as
-//! [`Authority`] says: a thread that must not block leaves them to another one. Called from a task
-//! of another tokio runtime, they panic, as every blocking call does there.
+//! The client is asynchronous and needs a runtime, with one thread. Calls block, as [`Authority`]
+//! says: threads that must not block leave calls to other threads. In a task of another tokio
+//! runtime methods panic, as blocking calls do.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -37,31 +37,32 @@ use crate::{Authority, AuthorityError, Version, Versioned};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// Members of the etcd cluster, as `http://HOST:PORT`, or `https://` with [`Options::tls`]; any
-    /// one that answers will do.
+    /// Members of the etcd cluster, as `http://HOST:PORT`, or `https://` with [`Options::tls`]; one
+    /// responding member is enough.
     pub endpoints: Vec<String>,
-    /// Prefix of every key, such as `/lotus/NAME/`, so that clusters can share one etcd.
+    /// Prefix of the keys, such as `/lotus/NAME/`: clusters can share an etcd.
     pub prefix: String,
     /// Name and password, if etcd requires them.
     pub user: Option<(String, String)>,
     /// TLS settings, if etcd uses TLS.
     pub tls: Option<Tls>,
-    /// Time limit of a call, after which it counts as unanswered.
+    /// Time limit of a call; a slower call counts as unanswered.
     pub timeout: Duration,
 }
 
 impl Options {
-    /// Options for the etcd cluster with these members: no password, two seconds a call.
+    /// Options for the etcd cluster with the members `endpoints`: no password, two seconds per
+    /// call.
     pub fn new(endpoints: Vec<String>, prefix: impl Into<String>) -> Self {
         let (prefix, timeout) = (prefix.into(), Duration::from_secs(2));
         Self { endpoints, prefix, user: None, tls: None, timeout }
     }
 }
 
-/// Certificates and keys for TLS, as PEM texts.
+/// Certificates and keys for TLS, in PEM.
 #[derive(Clone)]
 pub struct Tls {
-    /// CA certificates that have signed those of etcd's members.
+    /// CA certificates that have signed the certificates of etcd's members.
     pub ca: String,
     /// Client certificate and private key, if etcd requires them.
     pub identity: Option<(String, String)>,
@@ -90,7 +91,7 @@ pub enum ConnectError {
     Unreachable {
         /// Endpoints that were tried.
         endpoints: Vec<String>,
-        /// Error of the last one.
+        /// Error of the last endpoint.
         source: etcd_client::Error,
     },
     /// etcd answered, and refused this client; correct the configuration.
@@ -129,7 +130,7 @@ impl fmt::Debug for EtcdAuthority {
 }
 
 impl EtcdAuthority {
-    /// Connects, and verifies that etcd answers.
+    /// Connects to etcd, and verifies that etcd answers.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -153,7 +154,7 @@ impl EtcdAuthority {
         }
         let connected = async {
             let mut client = Client::connect(endpoints, Some(connect)).await?;
-            // Connections are made when they are needed: this request needs one.
+            // The client connects lazily: the request forces a connection.
             client.get(prefix.as_str(), None).await?;
             Ok(client)
         };
@@ -175,7 +176,7 @@ impl EtcdAuthority {
         Ok(Self { options, client, runtime, lineage: Lineage::default() })
     }
 
-    /// The same authority, with `prefix` appended to its key prefix.
+    /// Appends `prefix` to the authority's key prefix.
     pub fn below(mut self, prefix: &str) -> Self {
         self.options.prefix.push_str(prefix);
         self
@@ -185,14 +186,14 @@ impl EtcdAuthority {
         format!("{}{key}", self.options.prefix)
     }
 
-    /// Whether etcd has answered as one that was restored from a backup, or as another one, so that
-    /// earlier answers are forgotten. Then none of its answers is believed, and every call returns
+    /// Whether etcd's answers show a restore from a backup, or a replaced etcd, so that earlier
+    /// writes are forgotten. Then answers are ignored, and every call returns
     /// [`AuthorityError::Unavailable`].
     pub fn has_gone_back(&self) -> bool {
         self.lineage.is_broken()
     }
 
-    /// Waits for an answer; `header` returns its header. After any failure the outcome is unknown.
+    /// Waits for an answer; `header` extracts its header. After any failure the outcome is unknown.
     fn ask<T>(
         &self,
         question: impl Future<Output = Result<T, etcd_client::Error>>,
@@ -227,8 +228,8 @@ impl Authority for EtcdAuthority {
         value: &[u8],
     ) -> Result<Version, AuthorityError> {
         let key = self.key(key);
-        // A key that does not exist has revision 0, as `Version::ABSENT` says. A version beyond
-        // etcd's range belongs to no key.
+        // A key that does not exist has revision 0, as `Version::ABSENT` says. No key has a version
+        // beyond etcd's range.
         let revision = i64::try_from(expected.0).unwrap_or(i64::MAX);
         let write = Txn::new()
             .when([Compare::mod_revision(key.as_str(), CompareOp::Equal, revision)])
@@ -248,8 +249,8 @@ impl Authority for EtcdAuthority {
     }
 }
 
-/// Message of the innermost error, which names the cause; the outer ones only say that there is
-/// one.
+/// Message of the innermost error, which names the cause; the outer errors only say that a cause
+/// exists.
 fn reason(error: &etcd_client::Error) -> String {
     let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
     let mut innermost = status.source();
@@ -259,7 +260,7 @@ fn reason(error: &etcd_client::Error) -> String {
     innermost.map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
-/// etcd's message, if it answered but refused this client.
+/// etcd's message, if etcd answered but refused the client.
 fn refusal(error: &etcd_client::Error) -> Option<String> {
     // Of gRPC's codes: invalid argument (a wrong password), permission denied, unauthenticated.
     const REFUSALS: [i32; 3] = [3, 7, 16];
@@ -271,7 +272,7 @@ fn refusal(error: &etcd_client::Error) -> Option<String> {
     }
 }
 
-/// Converts a revision; etcd counts them from 1.
+/// Converts a revision; etcd counts revisions from 1.
 fn version(revision: i64) -> Version {
     Version(revision.unsigned_abs())
 }

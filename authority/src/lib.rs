@@ -1,14 +1,14 @@
-//! What a cluster agrees on: small versioned values, changed by compare-and-swap.
+//! The cluster's configuration store: small versioned values, changed by compare-and-swap.
 //!
 //! # What it is
-//! [`Authority`], the contract: values by key, each with a version, read and swapped. It is carried
-//! out in this process ([`EmbeddedAuthority`]), in another one (`remote`, a feature), or in an etcd
-//! cluster (`etcd`, a feature). [`conformance`] checks any other implementation, and [`testing`]
-//! loses questions and answers.
+//! [`Authority`], the contract: values by key, each with a version, read and swapped.
+//! Implementations are in this process ([`EmbeddedAuthority`]), in another process (`remote`, a
+//! feature), or in an etcd cluster (`etcd`, a feature). [`conformance`] checks any other
+//! implementation, and [`testing`] loses questions and answers.
 //!
 //! # What it is not
-//! Membership, tables or settings: those are values here, and their meaning is the engine's and
-//! `lotus-recovery`'s. No transaction asks the authority; it is the control path.
+//! Membership, tables or settings: the engine and `lotus-recovery` define the meaning of the
+//! values. No transaction asks the authority, which is the control path.
 
 #![forbid(unsafe_code)]
 

@@ -1,31 +1,30 @@
-//! Detection of an authority that was restored from a backup or replaced, by its revision count.
+//! Detection of a restored or replaced authority, by its revision count.
 //!
 //! # Why
-//! An etcd that was restored from a backup repeats revisions that it had given to other writes, and
-//! has forgotten the decisions in between: expulsions, changes of owners. A version that a process
-//! holds may then name a write that it has never seen, and a compare-and-swap that must be refused
-//! succeeds.
+//! An etcd restored from a backup gives the revisions of forgotten writes to new writes, and has
+//! forgotten the decisions in between: expulsions, changes of owners. A process's version may then
+//! name a write unknown to the process, and a compare-and-swap that must be refused succeeds.
 //!
 //! # What it is
-//! Answers are linearizable, so each is at a revision no smaller than any that was seen before the
-//! question was asked. An answer that is not comes from a store that has gone back, or from another
-//! one. From then on this process believes none of its answers; it may go on without an authority,
-//! as it does when etcd is silent.
+//! Answers are linearizable, so an answer's revision is no smaller than any revision seen before
+//! the question was asked. An answer with a smaller revision comes from a store that has gone back,
+//! or from another store. From then on the process ignores the store's answers; it may go on
+//! without an authority, as during an outage of etcd.
 //!
 //! # What it is not
-//! A cure: a process that was not there before the restore sees nothing wrong, and neither does one
-//! that asks only when the count has caught up. A cluster is ended before its etcd is restored
+//! A cure: neither a process started after the restore nor a process that asks only when the count
+//! has caught up notices the restore. A cluster must be ended before its etcd is restored
 //! (docs/operations.md).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Largest revision that a process has seen of a store, and whether the store can be believed.
+/// Largest revision that a process has seen of a store, and whether the store can be trusted.
 #[derive(Debug, Default)]
 pub(crate) struct Lineage(Mutex<KnownServer>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownServer {
-    /// Id of the store, once it has answered.
+    /// Id of the store, once the store has answered.
     store: Option<u64>,
     revision: i64,
     broken: bool,
@@ -35,12 +34,12 @@ struct KnownServer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked(i64);
 
-/// The store has gone back, or is another one.
+/// The store has gone back, or is another store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Broken;
 
 impl Lineage {
-    /// Called before a question; returns the revision that its answer must have reached.
+    /// Called before a question; returns the smallest valid revision of the answer.
     ///
     /// # Errors
     /// [`Broken`] if no answer of the store counts any more.
@@ -49,7 +48,7 @@ impl Lineage {
         if seen.broken { Err(Broken) } else { Ok(Asked(seen.revision)) }
     }
 
-    /// Called with an answer: the id of the store and its revision.
+    /// Called with an answer: checks the id of the store and the answer's revision.
     ///
     /// # Errors
     /// [`Broken`] if the answer does not count.
@@ -64,12 +63,12 @@ impl Lineage {
         if seen.broken {
             return Err(Broken);
         }
-        // Answers to concurrent questions come in any order.
+        // Answers to concurrent questions arrive in any order.
         (seen.store, seen.revision) = (Some(store), seen.revision.max(revision));
         Ok(())
     }
 
-    /// Whether no answer of the store is believed any more.
+    /// Whether all further answers of the store are ignored.
     pub(crate) fn is_broken(&self) -> bool {
         self.lock().broken
     }

@@ -1,12 +1,12 @@
-//! An authority for tests, which misbehaves within what the contract of [`Authority`] allows.
+//! An authority for tests, which misbehaves within the limits of the contract of [`Authority`].
 //!
 //! # What it is
 //! [`TestAuthority`] is an [`EmbeddedAuthority`] behind switches. A *script* is called with every
 //! question and returns its [`Fate`]; it may write as a rival before the question is answered.
-//! Beside the script, all questions can be held until a test releases them, and they are counted.
+//! Besides, a test can hold and release questions, and questions are counted.
 //!
 //! # What it is not
-//! A network: it has no delays of its own. In simulations a courier carries the questions.
+//! A network: it adds no delays. In simulations a courier carries the questions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,13 @@ use crate::{Authority, AuthorityError, EmbeddedAuthority, Version, Versioned};
 pub enum Fate {
     /// Carried out and answered.
     Answered,
-    /// Never arrives: nothing is done, and nothing answered.
+    /// Never arrives: neither carried out nor answered.
     QuestionLost,
     /// Carried out, but the answer is lost.
     AnswerLost,
 }
 
-/// A question, before it is answered.
+/// A question, before the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question<'a> {
     /// Read of a key.
@@ -45,13 +45,13 @@ pub enum Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Key that is asked for.
+    /// Key of the question.
     pub fn key(self) -> &'a str {
         let (Self::Read { key } | Self::Swap { key, .. }) = self;
         key
     }
 
-    /// Whether it is a swap that succeeds if it is carried out now.
+    /// Whether the question is a swap that would succeed now.
     pub fn is_granted_by(&self, authority: &EmbeddedAuthority) -> bool {
         let Self::Swap { key, expected, .. } = self else { return false };
         let found = authority.read(key).ok().flatten();
@@ -70,7 +70,8 @@ struct Hold {
     silence: Duration,
 }
 
-/// Authority with a script. See the module's description. The default one answers everything.
+/// Authority that follows a script. See the module's description. The default script answers every
+/// question.
 pub struct TestAuthority {
     inner: EmbeddedAuthority,
     script: Mutex<Script>,
@@ -85,7 +86,7 @@ impl Default for TestAuthority {
 }
 
 impl TestAuthority {
-    /// Authority that answers everything, beginning with these values.
+    /// Authority with the initial values `inner` that answers every question.
     pub fn over(inner: EmbeddedAuthority) -> Self {
         let script: Script = Box::new(|_, _| Fate::Answered);
         let (script, hold) = (Mutex::new(script), Mutex::default());
@@ -101,8 +102,8 @@ impl TestAuthority {
         this
     }
 
-    /// Authority that loses the answers to the first read of each key and to the first swap that
-    /// succeeds, which it carries out.
+    /// Authority that loses the answers to the first read and to the first successful swap of each
+    /// key; the swap is carried out.
     pub fn forgetful() -> Self {
         let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
         Self::following(move |question, values| {
@@ -115,8 +116,8 @@ impl TestAuthority {
         })
     }
 
-    /// Authority that loses the first question about each key, and then the first answer to one
-    /// that it has carried out; reads and swaps are counted apart.
+    /// Authority that loses the first question about each key, and the answer to the second; reads
+    /// and swaps are counted apart.
     pub fn lossy() -> Self {
         let mut asked = BTreeMap::<_, u32>::new();
         Self::following(move |question, _| {
@@ -131,7 +132,7 @@ impl TestAuthority {
         })
     }
 
-    /// Follows another script from now on.
+    /// Replaces the script.
     pub fn follow(
         &self,
         script: impl FnMut(Question<'_>, &EmbeddedAuthority) -> Fate + Send + 'static,
@@ -139,12 +140,12 @@ impl TestAuthority {
         *lock(&self.script) = Box::new(script);
     }
 
-    /// Gives all questions this fate from now on.
+    /// Sets the fate of all questions from now on.
     pub fn turn(&self, fate: Fate) {
         self.follow(move |_, _| fate);
     }
 
-    /// Gives all swaps this fate from now on; reads are answered.
+    /// Sets the fate of all swaps from now on; reads are answered.
     pub fn turn_swaps(&self, fate: Fate) {
         self.follow(move |question, _| match question {
             Question::Swap { .. } => fate,
@@ -152,34 +153,34 @@ impl TestAuthority {
         });
     }
 
-    /// The values behind the switches, which always answer.
+    /// The authority behind the switches, which always answers.
     pub fn values(&self) -> &EmbeddedAuthority {
         &self.inner
     }
 
-    /// Number of questions that were asked.
+    /// Number of questions so far.
     pub fn asked(&self) -> u64 {
         lock(&self.hold).asked
     }
 
-    /// Number of questions or answers that were lost.
+    /// Number of lost questions and answers.
     pub fn lost(&self) -> u64 {
         lock(&self.hold).lost
     }
 
-    /// Makes all questions wait from now on.
+    /// Makes questions wait from now on.
     pub fn hold(&self) {
         lock(&self.hold).held = true;
     }
 
-    /// Releases the questions that wait.
+    /// Releases the waiting questions.
     pub fn release(&self) {
         let mut hold = lock(&self.hold);
         (hold.held, hold.waits) = (false, false);
         self.released.notify_all();
     }
 
-    /// Says, from now on, that it may have been gone for this long, whatever it answers.
+    /// Sets the reported [`Authority::silence`], whatever the authority answers.
     pub fn seem_silent_for(&self, silence: Duration) {
         lock(&self.hold).silence = silence;
     }
@@ -189,11 +190,11 @@ impl TestAuthority {
         lock(&self.hold).waits
     }
 
-    /// Carries a question out by `does` and answers it, or loses it. One at a time, so that the
-    /// script sees the values as the question finds them.
+    /// Carries a question out with `does` and answers, or loses the question. Questions run one at
+    /// a time: script and swap see equal values.
     ///
     /// # Panics
-    /// If it is held for longer than any test lasts.
+    /// If the question is held for longer than any test lasts.
     fn answer<T>(
         &self,
         question: Question<'_>,
@@ -215,7 +216,7 @@ impl TestAuthority {
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A test that panics meanwhile has failed already.
+    // A poisoned lock comes from a test that has failed already.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

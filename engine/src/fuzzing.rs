@@ -1,15 +1,15 @@
-//! Entry points for made-up bytes: what a snapshot file and the catalogue at the authority may
-//! hold when they are not what this program wrote.
+//! Entry points for made-up bytes: contents of a snapshot file, or of the catalogue at the
+//! authority, that this program did not write.
 //!
-//! Fuzz targets (`fuzz/`) and a short deterministic test (`lotus-cli`) call these. Each panics if a
-//! reader believes what it should not.
+//! Called by fuzz targets (`fuzz/`) and a short deterministic test (`lotus-cli`). A function panics
+//! if a reader accepts invalid bytes.
 
 use lotus_mvcc::Naming;
 
 use crate::node::catalogue::{decode, encode, sample};
 pub use crate::snapshot::fuzzing::{snapshot, snapshot_sample};
 
-/// Decodes a catalogue of 1 to 4 groups: one that is accepted is what would be written.
+/// Decodes a catalogue of 1 to 4 groups. An accepted catalogue must encode to the same bytes.
 pub fn catalogue(bytes: &[u8]) {
     for groups in 1..=4 {
         if let Some((naming, tables)) = decode(bytes, groups, Naming::KNOWN) {
@@ -18,7 +18,7 @@ pub fn catalogue(bytes: &[u8]) {
     }
 }
 
-/// A catalogue that is sound, of two groups.
+/// A sound catalogue of two groups.
 pub fn catalogue_sample() -> Vec<u8> {
     encode(Naming::KNOWN, &sample())
 }

@@ -1,14 +1,14 @@
 //! Lotus: ACID transactions over disaggregated memory.
 //!
 //! # What it is
-//! The transaction protocol of LOTUS (§5) with the hazards it leaves open closed, the coordinators
-//! that carry it out, and the public interface: a [`Cluster`] to start, tables to create and load,
-//! and [`Transaction`]s to run.
+//! The transaction protocol of LOTUS (§5), with the hazards closed that the paper leaves open; the
+//! coordinators that carry out the protocol; and the public interface: a [`Cluster`] to start,
+//! tables to create and load, and [`Transaction`]s to run.
 //!
 //! # What it is not
 //! Verbs and messages are in `lotus_fabric`, bytes and visibility in `lotus_mvcc`, locks in
 //! `lotus_locktable`, placement and routing in `lotus_router`, log entries in `lotus_recovery`.
-//! This crate decides in which order they are used.
+//! This crate decides the order in which the other crates are used.
 //!
 //! # Where to look
 //! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
@@ -16,12 +16,12 @@
 //! * [`Session`], [`Transaction`]: the interface of a job on a coordinator, which drives
 //!   transactions by hand.
 //! * [`ordered`]: tables that keep their keys in order, and ranges.
-//! * [`path`]: finding rows by something other than their primary key.
-//! * [`Cluster::scan`], [`Session::scan`]: all rows of a table as of one moment.
-//! * [`audit`]: invariants that hold when nothing runs.
+//! * [`path`]: secondary access paths: finding rows without their primary key.
+//! * [`Cluster::scan`], [`Session::scan`]: all rows of a table at one snapshot.
+//! * [`audit`]: invariants of a cluster at rest.
 //!
 //! # Floors
-//! Each folder imports only from those below it:
+//! Each folder imports only from folders below:
 //!
 //! | folder | holds |
 //! |---|---|

@@ -1,23 +1,21 @@
-//! Scans: all rows of a table as of one moment, while transactions run.
+//! Scans: all rows of a table at one snapshot, while transactions run.
 //!
 //! # What it is
-//! A scan draws a snapshot and shows every row that it has exactly once, page by page: rows of an
-//! ordered table in the order of their keys, others in no particular order. Rows that are written,
-//! inserted or deleted meanwhile stay as the snapshot shows them ([`reader`]). From plain threads
-//! it is a [`Scan`], a job in a coroutine slot of some coordinator; in a job of one's own it is a
-//! [`SessionScan`].
+//! A scan draws a snapshot and returns every row of the snapshot exactly once, page by page: rows
+//! of an ordered table in key order, rows of a hash table in no particular order. Concurrent
+//! writes, inserts and deletes do not change the result ([`reader`]). Plain threads use a [`Scan`],
+//! a job in a coroutine slot of a coordinator; the application's own jobs use a [`SessionScan`].
 //!
 //! # How long the snapshot lasts
-//! The scan holds it ([`held`]): deleted rows are not purged and old versions are not trimmed until
-//! it ends or is dropped, on no compute node. Versions that writers displace are kept within
-//! bounds, so with many writes a slow scan may become too old; it never shows a wrong row. Each
-//! page has a cursor, from which a later scan goes on at the same snapshot, while that is readable:
-//! nothing waits for a snapshot that no scan holds.
+//! The scan holds its snapshot ([`held`]): until the scan ends or is dropped, no compute node
+//! purges deleted rows or trims old versions. Versions that writers displace are kept within
+//! bounds, so with many writes a slow scan may become too old; a scan never shows a wrong row. Each
+//! page has a cursor, from which a later scan continues at the same snapshot, as long as the
+//! snapshot is readable: purges and trims do not wait for a snapshot that no scan holds.
 //!
 //! # What it is not
-//! A transaction: it takes no locks and is not checked against later writes. Nor the audit's
-//! reading ([`Cluster::audit_scan`]), which shows the newest versions and must have no writers
-//! beside it.
+//! A transaction: a scan takes no locks and is not checked against later writes. Nor the audit's
+//! read ([`Cluster::audit_scan`]), which shows the newest versions and must run without writers.
 
 mod chains;
 pub(crate) mod held;
@@ -55,15 +53,14 @@ const PAGE_BYTES: usize = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScanError {
-    /// The snapshot is not readable any more: versions or rows that it shows are gone, or the
-    /// cursor comes from another process. Begin a new scan, which has a new snapshot.
+    /// The snapshot is not readable any more: some of its versions or rows are gone, or the cursor
+    /// comes from another process. Begin a new scan, with a new snapshot.
     #[error("the snapshot of the scan is too old")]
     SnapshotTooOld,
-    /// There is no such table, or it was dropped meanwhile.
+    /// The table does not exist, or was dropped meanwhile.
     #[error("there is no table {}", .0.0)]
     UnknownTable(TableId),
-    /// The rows could not be read, even when tried again for a while. The last cursor is still
-    /// good.
+    /// The rows could not be read, even after retries for a while. The last cursor is still valid.
     #[error(transparent)]
     Txn(#[from] TxnError),
 }
@@ -89,19 +86,19 @@ pub struct ScanPage {
     /// Keys and values, of [`ScanPage::MAX_BYTES`] at most. A page may be empty where a large table
     /// has few rows.
     pub rows: Vec<ScanRow>,
-    /// The cursor behind these rows; `None` if they are the last.
+    /// The cursor behind these rows; `None` after the last page.
     pub next: Option<ScanCursor>,
 }
 
 impl ScanPage {
-    /// Most bytes that the keys and values of a page take: it ends with the stretch of buckets that
-    /// fills half of it.
+    /// Most bytes that the keys and values of a page take: the page ends with the stretch of
+    /// buckets that fills half of this limit.
     pub const MAX_BYTES: usize = 2 * PAGE_BYTES;
 }
 
 const _: () = assert!(ordered::Range::PAGE_BYTES <= ScanPage::MAX_BYTES, "it is a page of a scan");
 
-/// Rows of a page, with their size.
+/// Rows of a page, with their total size.
 #[derive(Default)]
 struct Rows {
     rows: Vec<ScanRow>,
@@ -119,21 +116,21 @@ impl RowSink for Rows {
     }
 }
 
-/// Scan in the coroutine slot of a job. Dropping it releases its snapshot.
+/// Scan in the coroutine slot of a job. Dropping the scan releases its snapshot.
 ///
-/// It has one page in memory at a time, which it returns.
+/// Keeps one page in memory at a time: the page being returned.
 pub struct SessionScan<'s> {
     session: &'s mut Session,
     held: Held,
     table: Arc<TableDef>,
-    /// Rows of an ordered table to show, and whether from the greatest key down.
+    /// Key range of an ordered table to show, and whether from the greatest key down.
     keys: (KeyRange, bool),
     /// Place of the next page; `None` at the end.
     next: Option<CursorPlace>,
 }
 
 impl SessionScan<'_> {
-    /// Returns the snapshot: the scan shows exactly the transactions committed by then.
+    /// Returns the snapshot: the scan shows exactly the transactions committed by this timestamp.
     pub fn snapshot(&self) -> Timestamp {
         self.held.snapshot()
     }
@@ -147,7 +144,8 @@ impl SessionScan<'_> {
     }
 
     /// Shows only the rows of an ordered table in this range, if `reverse` from the greatest key
-    /// down. A cursor does not hold the range: choose it again after [`Session::resume_scan`].
+    /// down. A cursor does not hold the range: select the range again after
+    /// [`Session::resume_scan`].
     ///
     /// # Errors
     /// `Txn` with `Misuse` if the table is not ordered, or the range ends before it begins.
@@ -165,10 +163,10 @@ impl SessionScan<'_> {
         Ok(())
     }
 
-    /// Reads the next page; `None` after the last. Waits for rows that are being written, and tries
-    /// again while nodes do not answer, for as long as a commit may take, and for up to a minute
-    /// more while the cluster's transactions stand still. A page that fails, or whose future is
-    /// dropped, is read again by the next call.
+    /// Reads the next page; returns `None` after the last. Waits for rows being written, and
+    /// retries while nodes do not answer, for as long as a commit may take, and for up to a minute
+    /// more while the cluster's transactions stand still. After a failure, or if the future is
+    /// dropped, the next call reads the page again.
     ///
     /// # Errors
     /// `SnapshotTooOld`, `UnknownTable` if the table was dropped, or `Txn`.
@@ -194,7 +192,7 @@ impl SessionScan<'_> {
         }
     }
 
-    /// Reads rows and the place behind them, from the index.
+    /// Reads a page of rows from the index. Returns the rows and the place behind them.
     async fn read_buckets(
         &mut self,
         place: &CursorPlace,
@@ -209,8 +207,8 @@ impl SessionScan<'_> {
         Ok((rows.rows, next.map(CursorPlace::Buckets)))
     }
 
-    /// Reads rows and the place behind them, in an ordered table: by a transaction at the snapshot,
-    /// which holds the nodes of one page.
+    /// Reads a page of rows of an ordered table, in a transaction at the snapshot, which holds the
+    /// nodes of one page. Returns the rows and the place behind them.
     async fn read_keys(
         &mut self,
         place: &CursorPlace,
@@ -227,7 +225,7 @@ impl SessionScan<'_> {
         let rows = match read {
             Ok(rows) => rows,
             Err(error @ TxnError::Damaged { .. }) => {
-                // A node that the snapshot shows is missing, unless it was purged.
+                // A node of the snapshot is missing: damage, unless the node was purged.
                 drop(txn);
                 let table = Arc::clone(&self.table);
                 Reader::new(self.session, &self.held, table).check_all_purges().await?;
@@ -248,10 +246,10 @@ impl SessionScan<'_> {
         self.next = Some(CursorPlace::Start);
     }
 
-    /// Goes on at another cursor of this scan.
+    /// Continues at another cursor of this scan.
     ///
     /// # Errors
-    /// `SnapshotTooOld` if the cursor is not one of this scan's snapshot and table.
+    /// `SnapshotTooOld` if the cursor belongs to another snapshot or table.
     pub fn go_to(&mut self, cursor: &ScanCursor) -> Result<(), ScanError> {
         let is_ours = cursor.process == self.session.coordinator().shared.process
             && cursor.table == self.table.id()
@@ -268,11 +266,10 @@ impl SessionScan<'_> {
 impl Session {
     /// Begins a scan of a table, at a snapshot drawn now. Takes some 16 horizon intervals, in which
     /// all compute nodes learn that old versions will be needed, and longer while nodes do not
-    /// answer, as [`SessionScan::next_page`] does. No transaction of this slot may be alive
-    /// meanwhile.
+    /// answer, like [`SessionScan::next_page`]. No transaction of this slot may be alive meanwhile.
     ///
     /// # Errors
-    /// `UnknownTable`; `Txn` if no timestamp can be drawn or the node takes no part any more.
+    /// `UnknownTable`; `Txn` if no timestamp can be drawn or the node does not take part any more.
     pub async fn scan(&mut self, table: TableId) -> Result<SessionScan<'_>, ScanError> {
         let table = known(self.coordinator(), table)?;
         let held = patience::draw(self).await.map_err(|(error, _)| error)?;
@@ -280,10 +277,10 @@ impl Session {
         Ok(SessionScan { session: self, held, table, keys, next })
     }
 
-    /// Goes on with a scan behind a page that it has returned, at the same snapshot.
+    /// Continues a scan behind a page that it has returned, at the same snapshot.
     ///
     /// # Errors
-    /// As [`Session::scan`], and `SnapshotTooOld`, which may also come with a later page.
+    /// As [`Session::scan`], and `SnapshotTooOld`, which may also be the error of a later page.
     pub async fn resume_scan(&mut self, cursor: &ScanCursor) -> Result<SessionScan<'_>, ScanError> {
         if cursor.process != self.coordinator().shared.process {
             return Err(ScanError::SnapshotTooOld);
@@ -306,10 +303,10 @@ fn known(coordinator: &Coordinator, table: TableId) -> Result<Arc<TableDef>, Sca
 /// Scan of a table from a plain thread: an iterator of rows, or of pages
 /// ([`Scan::next_page`]).
 ///
-/// At most four pages are in memory: one that is read, two on their way, one that is taken out. The
-/// scan occupies a coroutine slot, and holds its snapshot, until it has returned its last page or
-/// an error, or is dropped; then both are released soon. A thread that keeps as many unfinished
-/// scans as a coordinator has slots may wait for ever for the next one.
+/// At most four pages are in memory: one being read, two on their way, one being taken out. The
+/// scan occupies a coroutine slot, and holds its snapshot, until the last page or an error was
+/// returned, or the scan is dropped; slot and snapshot are released soon after. A thread with as
+/// many unfinished scans as a coordinator has slots may wait for ever for the next scan.
 ///
 /// ```
 /// # use lotus::{Cluster, TableSpec};
@@ -334,11 +331,12 @@ pub struct Scan<'c, M: Machines> {
 }
 
 impl<M: Machines> Scan<'_, M> {
-    /// Returns the next page; `None` after the last, or after an error. Rows of an earlier page
-    /// that the iterator has not returned are left out.
+    /// Returns the next page; `None` after the last, or after an error. Drops rows of an earlier
+    /// page that the iterator has not returned.
     ///
     /// # Errors
-    /// [`ScanError`]; the scan is over then, and the cursor of the last page is where it ended.
+    /// [`ScanError`]; the scan is over then, and the cursor of the last page is the place where the
+    /// scan ended.
     pub fn next_page(&mut self) -> Result<Option<ScanPage>, ScanError> {
         self.rows.clear();
         if self.ended.is_none() {
@@ -368,8 +366,8 @@ impl<M: Machines> Iterator for Scan<'_, M> {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Begins a scan of a table: every row that exists at one moment, once, while transactions go
-    /// on. An unknown table is an error of the first page, and so is `Misuse` in a transaction's
+    /// Begins a scan of a table: every row of one snapshot, once, while transactions run. An
+    /// unknown table is an error of the first page. So is `Misuse`, if called in a transaction's
     /// code, which would wait for its own thread.
     pub fn scan(&self, table: TableId) -> Scan<'_, M> {
         self.start_scan(move |mut session, pages| async move {
@@ -378,8 +376,8 @@ impl<M: Machines> Cluster<M> {
         })
     }
 
-    /// Goes on with a scan behind a page that it has returned, at the same snapshot: with
-    /// [`ScanError::SnapshotTooOld`] unless all that it shows is still readable.
+    /// Continues a scan behind a page that it has returned, at the same snapshot: fails with
+    /// [`ScanError::SnapshotTooOld`] unless the whole snapshot is still readable.
     pub fn resume_scan(&self, cursor: &ScanCursor) -> Scan<'_, M> {
         let cursor = cursor.clone();
         self.start_scan(move |mut session, pages| async move {
@@ -399,7 +397,7 @@ impl<M: Machines> Cluster<M> {
                 let scanned = |session| async move { Ok(job(session, out).await) };
                 self.submit(self.any_seat(), scanned)
             }
-            // No page comes, and the error is that of the first.
+            // The scan has no pages, and reading the first one returns this error.
             Err(refused) => Submitted::refused(self.name(), refused),
         };
         Scan { cluster: self, pages, ended: Some(ended), rows: VecDeque::new() }

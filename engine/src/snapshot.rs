@@ -1,26 +1,27 @@
-//! Snapshot files: all data of a cluster as of one timestamp, and restoring it.
+//! Snapshot files: all data of a cluster at one timestamp, and restoring a cluster.
 //!
 //! # What it is
 //! A *logical* snapshot: the tables' specifications and all rows, without versions and places
-//! ([`format`]). It is taken while transactions run, from a snapshot that holds the horizon
-//! ([`scan`]), and shows of every transaction all or nothing. It includes the rows of
-//! `lotus.calls`, which make calls take effect once. It is restored into a cluster without tables,
-//! of any shape, before that serves clients; timestamps continue after the snapshot's.
+//! ([`format`]). The file is taken while transactions run, from a snapshot that holds the horizon
+//! ([`scan`]), and contains all or nothing of every transaction. The rows of `lotus.calls`, which
+//! make calls take effect once, are included. A snapshot file is restored into a cluster without
+//! tables, of any shape, before the cluster serves clients; timestamps continue after the
+//! snapshot's.
 //!
 //! # The writer
-//! The process that is asked writes it: its coordinator reads, and the calling thread writes to a
-//! file on its host. Beyond what it takes to see the rows nothing is agreed with other processes,
-//! so one that dies on the way leaves an unfinished file, and a horizon that goes on when it is
+//! The process that is asked writes the file: a coordinator reads, and the calling thread writes to
+//! a file on its host. Only the snapshot itself is agreed with other processes, so a writer that
+//! dies on the way leaves an unfinished file, and a horizon that advances once the writer is
 //! expelled.
 //!
 //! # Which one is the newest
-//! Timestamps order the snapshots of one life of a cluster, but not those of several: an oracle's
-//! run ahead of the clock, and a later life that begins without a snapshot may begin below them. So
-//! each has a [`SnapshotLabel`]: a life, a sequence number, which is counted across lives,
-//! and the clock's time when it was taken.
+//! Timestamps order the snapshots of one life of a cluster, but not of several lives: an oracle's
+//! timestamps run ahead of the clock, and a later life that begins without a snapshot may begin
+//! below them. So every file has a [`SnapshotLabel`]: a life, a sequence number, which is counted
+//! across lives, and the clock's time when the snapshot was taken.
 //!
 //! # What it is not
-//! A log: it lacks what was committed after it was taken. Nor a copy of memory: it restores a whole
+//! A log: later commits are missing. Nor a copy of memory: a snapshot file restores a whole
 //! cluster, not a single lost memory node.
 
 mod error;
@@ -54,26 +55,26 @@ use crate::txn::submit::Submitted;
 use format::Writer;
 use scan::{CopyError, Piece, read_all};
 
-/// Pieces, of some tens of kilobytes each, that may wait for the file.
+/// Limit of the pieces, of some tens of kilobytes, that wait to be written to the file.
 const PIECES: usize = 16;
 
 impl<M: Machines> Cluster<M> {
-    /// Writes all that is committed by now to a file that only its owner can read. Transactions go
-    /// on; it takes a coroutine slot of one coordinator for its duration, and blocks this thread.
-    /// Its sequence number is 0.
+    /// Writes all data committed by now to a file that only its owner can read. Transactions go on;
+    /// the snapshot occupies a coroutine slot of one coordinator for its duration, and blocks this
+    /// thread. Its sequence number is 0.
     ///
-    /// The file appears under its name once it is whole and on the disk. On failure an earlier file
-    /// of that name is unchanged.
+    /// The file appears under its name once complete and on the disk. On failure an earlier file of
+    /// the same name is unchanged.
     ///
-    /// While a table is dropped, or a node lost or taken in, it waits, and goes on. It is begun
-    /// anew, a few times at most, if it became too old, a table was dropped in the middle of which
-    /// it was, or its compute node has failed and another one of this process serves.
+    /// While a table is dropped, or a node lost or taken in, the snapshot waits, and then goes on.
+    /// The snapshot is begun anew, a few times at most, if it became too old, the table being read
+    /// was dropped, or its compute node has failed and another compute node of this process serves.
     ///
     /// # Errors
     /// `Io`; `TooOld`, `Dropped`, `Still` or `Read`; `Busy`; `NotLoaded`, in a cluster of several
-    /// processes that its founder has not [filled](Cluster::fill) yet; `Cluster`, if the authority
-    /// has not answered for a minute; `Read` with `Misuse` in a transaction's code, which would
-    /// wait for its own thread.
+    /// processes that the founder has not [filled](Cluster::fill) yet; `Cluster`, if the authority
+    /// has not answered for a minute; `Read` with `Misuse`, if called in a transaction's code,
+    /// which would wait for its own thread.
     pub fn snapshot(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
         let label = |_| {
             let taken = self.machines().outside().now();
@@ -87,11 +88,12 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Writes a snapshot like [`Cluster::snapshot`] to the caller's sink, which is opened again for
-    /// every attempt and returned when all is written. `label` is called when the timestamp is
-    /// drawn; `notes`, which are stored in the file for its reader, when all rows have been read.
+    /// every attempt and returned when the snapshot is complete. `label` is called when the
+    /// timestamp is drawn, and `notes` when all rows have been read; the notes are stored in the
+    /// file for its reader.
     ///
     /// # Errors
-    /// As [`Cluster::snapshot`], or those of `label`. Nothing more is written to the sink then.
+    /// As [`Cluster::snapshot`], or an error of `label`. Nothing more is written to the sink then.
     pub fn snapshot_with<S: Write>(
         &self,
         open: impl Fn() -> io::Result<S>,
@@ -112,7 +114,7 @@ impl<M: Machines> Cluster<M> {
                 Ok(info) => return Ok((sink, info)),
                 Err(error) if attempts < error.attempts(self.serving_seats().next().is_some()) => {
                     attempts += 1;
-                    // Time enough for a coordinator to notice the change.
+                    // Long enough for a coordinator to notice the change.
                     self.shared.control.pause(self.shared.config.horizon_interval);
                 }
                 Err(error) => return Err(error),
@@ -120,11 +122,11 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
-    /// Begins to read all rows at a coordinator, which pauses while `waiting` pieces wait to be
-    /// written.
+    /// Begins to read all rows at a coordinator. The coordinator pauses while `waiting` pieces wait
+    /// to be written.
     ///
     /// # Panics
-    /// If this process has no such coordinator, or `waiting` is zero.
+    /// If the seat is not in this process, or `waiting` is zero.
     #[doc(hidden)]
     pub fn start_snapshot(&self, seat: Seat, waiting: usize) -> Copying {
         let (out, pieces) = async_channel::bounded(waiting);
@@ -147,10 +149,10 @@ impl Copying {
         self.ended.is_finished()
     }
 
-    /// Writes the snapshot as it arrives.
+    /// Writes the pieces of the snapshot as they arrive.
     ///
     /// # Errors
-    /// As [`Cluster::snapshot`], or those of `label`.
+    /// As [`Cluster::snapshot`], or an error of `label`.
     pub fn write<M: Machines>(
         self,
         cluster: &Cluster<M>,
@@ -162,9 +164,9 @@ impl Copying {
         let written = write_down(cluster, &pieces, sink, label);
         // The reader gives up once this end of the channel is closed.
         drop(pieces);
-        // The reader has ended before this returns, so that the next one does not find it busy.
+        // Wait for the reader's end, so that the next snapshot does not find the coordinator busy.
         let ended = cluster.wait(ended);
-        // An error of the writer comes first: the reader only knows that there is none any more.
+        // The writer's error takes precedence: the reader only knows that the writer is gone.
         match (written?, ended?) {
             (Some(writer), Ok(_)) => Ok(writer.end(notes())?),
             (None, Ok(_)) => unreachable!("whoever has read everything has begun"),
@@ -173,7 +175,7 @@ impl Copying {
     }
 }
 
-/// Writes all pieces; `None` if there were none.
+/// Writes all pieces; returns `None` if no piece arrived.
 fn write_down<'a, M: Machines>(
     cluster: &Cluster<M>,
     pieces: &Receiver<Piece>,

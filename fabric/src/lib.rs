@@ -1,21 +1,21 @@
-//! The fabric: how compute nodes reach memory nodes and each other.
+//! The fabric: how compute nodes reach memory nodes and other compute nodes.
 //!
 //! # What it is
 //! One contract (docs/verbs.md) with several back ends: registered memory, one-sided verbs in
-//! batches, datagrams and RPC, fencing; plus what every coordinator runs on: an executor for its
-//! coroutines and the only source of time, randomness and threads.
+//! batches, datagrams and RPC, fencing. Also the runtime of a coordinator: an executor for its
+//! coroutines, and the only source of time, randomness and threads.
 //!
 //! # What it is not
-//! It knows no records, locks or transactions. It never sleeps on an error and never exits.
+//! The fabric knows no records, locks or transactions. It never sleeps on an error and never exits.
 //!
 //! # Rooms
-//! Folders, top floor first; each imports only from those below it. `conformance` and `backends`
-//! are side by side.
+//! Folders, top floor first. A folder imports only from folders below. `conformance` and `backends`
+//! are on one floor.
 //!
 //! | folder | holds |
 //! |---|---|
 //! | `conformance` | the test suite that every back end passes |
-//! | `backends` | `local`, `shm`, `tcp`, `rdma`, `sim`, and the machines that exist |
+//! | `backends` | `local`, `shm`, `tcp`, `rdma`, `sim`, and the implementations of machines |
 //! | `rpc` | requests and replies over datagrams |
 //! | `lane` | a coordinator's path into the fabric |
 //! | `run` | time, randomness, threads, the executor, the trait of machines |
@@ -27,8 +27,7 @@
 //!   and randomness.
 //! * [`transport`]: the traits that a back end implements. Back ends: [`local`], for a single
 //!   process; [`shm`], for processes on one host; `tcp` (a feature), for any network; [`sim`], a
-//!   whole cluster on virtual time; `rdma` (a feature), for devices that carry out verbs
-//!   themselves.
+//!   whole cluster on virtual time; `rdma` (a feature), for devices with verbs in hardware.
 //! * [`machines`]: the fabric, clocks and cores that a whole cluster runs on.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
@@ -50,14 +49,14 @@ pub use contract::{counters, ids, masked, prefetch, region, transport, verbs, wi
 pub use lane::trace;
 pub use run::{env, exec};
 
-/// The machines that a cluster runs on: a fabric, clocks, and cores that turn executors.
+/// The machines of a cluster: a fabric, clocks, and cores that turn executors.
 pub mod machines {
     pub use crate::backends::threads::Threads;
     pub use crate::run::machines::{Courier, Errand, Machines, Program, Toll};
 }
 
-/// Fuzz targets (`just fuzz`): everything that decodes bytes from outside. Each function accepts
-/// any bytes, and panics where a promise is broken.
+/// Fuzz targets (`just fuzz`): every decoder of bytes from outside. The functions accept arbitrary
+/// bytes and panic if a promise is broken.
 #[cfg(fuzzing)]
 pub mod fuzzing {
     #[cfg(feature = "tcp")]

@@ -1,15 +1,16 @@
-//! Creation of directories that survive a loss of power.
+//! Creation of directories that survive a power failure.
 
 use std::io;
 use std::path::Path;
 
 use crate::Files;
 
-/// Makes a directory for its owner only, and its missing parents. An existing directory stays as it
-/// is, but its name is synced all the same: the process that made it may have died before.
+/// Creates a directory for its owner only, and its missing parents. An existing directory stays
+/// unchanged, but its name is synced as well: the process that created the directory may have died
+/// before syncing.
 ///
 /// # Errors
-/// The operating system's. Directories made before the error stay.
+/// Errors of the operating system. Directories created before the error stay.
 pub fn make_directory(files: &dyn Files, directory: &Path) -> io::Result<()> {
     let above = directory.ancestors().skip(1);
     let missing: Vec<&Path> = above.take_while(|above| !directory_of(above).exists()).collect();
@@ -22,7 +23,7 @@ fn make_one(files: &dyn Files, directory: &Path) -> io::Result<()> {
         Ok(()) => files.sync_directory(above),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {
             match files.sync_directory(above) {
-                // The parent belongs to another user, and so the directory was made by that user.
+                // The parent belongs to a different user, so that user created the directory.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
                 outcome => outcome,
             }
@@ -31,7 +32,7 @@ fn make_one(files: &dyn Files, directory: &Path) -> io::Result<()> {
     }
 }
 
-/// The same path, with `.` for the empty path.
+/// Returns the path, or `.` for the empty path.
 fn directory_of(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }

@@ -18,7 +18,7 @@ pub(crate) const SUFFIX: &str = ".part";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Disk;
 
-/// A file that is removed when dropped.
+/// An unfinished file, removed when dropped.
 pub(crate) struct DiskPart {
     file: File,
     path: TempPath,
@@ -37,7 +37,7 @@ impl DiskPart {
         loop {
             let created = builder.tempfile_in(directory)?;
             if let Readers::Mode(mode) = readers {
-                // The mask has no say here.
+                // Overrides the process's mask.
                 created.as_file().set_permissions(Permissions::from_mode(mode))?;
             }
             if is_held(&created)? {
@@ -51,25 +51,25 @@ impl DiskPart {
         &self.path
     }
 
-    /// Leaves the file in place, unlocked, as the death of its process does.
+    /// Leaves the file in place, unlocked, like a process that dies.
     pub(crate) fn leave(self) {
-        // A file that cannot be kept is removed, which a death may do as well.
+        // If `keep` fails, the file is removed, which is also a possible result of a death.
         let _ = self.path.keep();
     }
 }
 
-/// Locks a part that was just created. Returns false if another writer took it for the part of a
-/// dead process, and has removed it or is about to.
+/// Locks a newly created part. Returns false if a concurrent writer mistook the part for the
+/// leftover of a dead process, and has removed it or is about to.
 fn is_held(created: &NamedTempFile) -> io::Result<bool> {
     match created.as_file().try_lock() {
         Err(TryLockError::WouldBlock) => Ok(false),
-        // Where files cannot be locked no part is removed either.
+        // If files cannot be locked, parts are never removed either.
         Err(TryLockError::Error(_)) => Ok(true),
         Ok(()) => Ok(created.as_file().metadata()?.nlink() > 0),
     }
 }
 
-/// Whether the writer of a part has died.
+/// Returns whether the writer of a part has died.
 pub(crate) fn is_left(part: &Path) -> bool {
     File::open(part).is_ok_and(|file| file.try_lock().is_ok())
 }

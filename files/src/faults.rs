@@ -1,7 +1,7 @@
-//! Faulty files for tests: operations that fail on demand, and disks that lose unsynced data.
+//! Fault injection for tests: operations that fail on demand, and disks that lose unsynced data.
 //!
-//! [`Faulty`] carries out every operation on [`Disk`] and counts it. One of them meets a [`Fault`];
-//! a run without a fault shows which operations a piece of work takes ([`Faulty::done`]).
+//! [`Faulty`] carries out every operation on [`Disk`] and records it. One operation meets a
+//! [`Fault`]; a run without a fault shows the operations of a piece of work ([`Faulty::done`]).
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -32,7 +32,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All operations, in the order in which a file is made.
+    /// The operations, in the order of writing a file.
     pub const ALL: [Self; 7] = [
         Self::MakeDirectory,
         Self::Create,
@@ -44,16 +44,17 @@ impl Op {
     ];
 }
 
-/// Fault of an operation.
+/// A fault of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The operation is refused, for lack of space or with an input/output error. A refused sync
-    /// loses the unsynced data, and the next one succeeds, as on Linux.
+    /// loses the unsynced data, and the next sync succeeds, as on Linux.
     Refused,
-    /// A write takes half of its bytes, and the next operation is refused. As [`Fault::Refused`]
-    /// for other operations.
+    /// A write takes half of its bytes, and the next operation is refused. Like [`Fault::Refused`]
+    /// for operations that do not write.
     HalfRefused,
-    /// A write takes half of its bytes, with no further effect. Other operations succeed.
+    /// A write takes half of its bytes, without further effect. Operations that do not write
+    /// succeed.
     Half,
     /// The process dies before the operation.
     Killed,
@@ -73,12 +74,12 @@ impl Fault {
     ];
 }
 
-/// Fate of unsynced names when the machine loses power: a disk may keep them or not.
+/// Fate of unsynced names in a power failure: a disk may keep or lose them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Names {
-    /// The names are on the disk, whatever the contents of the files.
+    /// The names are on the disk, regardless of the contents of the files.
     Kept,
-    /// The directory is as at its last sync.
+    /// The directory is in the state of its last sync.
     Lost,
 }
 
@@ -91,25 +92,25 @@ pub struct Faulty {
 #[derive(Default)]
 struct State {
     done: Vec<Op>,
-    /// Index of an operation, from 0, and its fault.
+    /// Index of the faulty operation, from 0, and the fault.
     fault: Option<(usize, Fault)>,
     dead: bool,
-    /// Files with unsynced bytes, and the number of bytes that are on the disk.
+    /// Files with unsynced bytes, and the number of their bytes on the disk.
     unsynced: BTreeMap<PathBuf, u64>,
     renamed: Vec<Renamed>,
     /// New directories with unsynced names.
     made: Vec<PathBuf>,
 }
 
-/// A rename that is unsynced.
+/// An unsynced rename.
 struct Renamed {
     from: PathBuf,
     to: PathBuf,
-    /// Former contents of the file named `to`, if it existed.
+    /// Contents of the replaced file `to`; `None` if there was no file.
     before: Option<Vec<u8>>,
 }
 
-/// Result of an operation that is not refused.
+/// Result of an operation without a refusal.
 enum Verdict {
     Go,
     /// A write takes half of its bytes.
@@ -192,7 +193,7 @@ impl State {
     fn lose_power(&mut self, names: Names) -> io::Result<()> {
         self.dead = true;
         for (path, synced) in std::mem::take(&mut self.unsynced) {
-            // A file that has been removed meanwhile needs nothing.
+            // A removed file needs no change.
             if let Ok(file) = OpenOptions::new().write(true).open(path) {
                 file.set_len(synced)?;
             }
@@ -222,7 +223,7 @@ impl State {
 
 /// An unfinished file of a process that may die.
 struct FaultyPart {
-    /// `None` once it has its final name.
+    /// `None` after the rename to the final name.
     inner: Option<DiskPart>,
     files: Faulty,
     synced: u64,

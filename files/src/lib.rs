@@ -1,26 +1,26 @@
-//! Files that appear under their names complete and on the disk, or not at all.
+//! Files that appear under their final names complete and synced, or not at all.
 //!
 //! # What it is
-//! A [`Part`] is an unfinished file: it has a temporary name that ends in `.part`, in the directory
-//! of its target. [`Part::publish`] syncs it, renames it, and syncs the directory. Snapshots and
-//! state files (process ids, keys, reports, histories) are written this way.
+//! A [`Part`] is an unfinished file with a temporary name that ends in `.part`, in the directory of
+//! the target. [`Part::publish`] syncs and renames the part, and syncs the directory. Snapshots and
+//! state files (process ids, keys, reports, histories) are written as parts.
 //!
 //! # Safety from other writers
-//! A part is created exclusively, so two writers never share one, and it is only written before it
-//! has its final name. A writer that resumes after a pause still holds its own part. After the
-//! first error nothing is written: the buffer is dropped, and the part removed.
+//! A part is created exclusively, so two writers never share a part, and it is only written before
+//! the rename to its final name. A writer that resumes after a pause still holds its own part.
+//! After the first error nothing more is written: the buffer is dropped, and the part removed.
 //!
 //! # Leftover parts
-//! A process that dies leaves its part. Every part is locked while its writer lives, so the next
-//! writer of the same file removes the unlocked ones ([`Part::create`]).
+//! A process that dies leaves its part behind. Every part is locked while its writer lives, so the
+//! next writer of the file removes unlocked parts ([`Part::create`]).
 //!
 //! # Faults
-//! All operations go through [`Files`]. [`Disk`] carries them out; [`faults::Faulty`] makes any one
-//! of them fail, for tests.
+//! Every operation goes through [`Files`]. [`Disk`] carries operations out; [`faults::Faulty`]
+//! makes a chosen operation fail, for tests.
 //!
 //! # What it is not
-//! It does not cover logs and sockets, which are appended to and bound in place, nor values at the
-//! authority.
+//! The crate does not cover logs and sockets, which are appended to and bound in place, nor values
+//! at the authority.
 
 #![forbid(unsafe_code)]
 
@@ -36,14 +36,14 @@ pub use directory::make_directory;
 pub use disk::Disk;
 pub use part::{Part, write_whole};
 
-/// Users that may read a file.
+/// Users with permission to read a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Readers {
-    /// Its owner only: mode 0600.
+    /// The owner only: mode 0600.
     Owner,
     /// Users allowed by the process's file mode creation mask: mode 0666 without the masked bits.
     Mask,
-    /// Users that this mode names, whatever the mask is: those of a file that is replaced.
+    /// Users according to an explicit mode, regardless of the mask: the mode of a replaced file.
     Mode(u32),
 }
 
@@ -52,18 +52,18 @@ pub enum Readers {
 pub enum Existing {
     /// The existing file stays, and the new one is refused with [`io::ErrorKind::AlreadyExists`].
     Kept,
-    /// The new file replaces it atomically.
+    /// The new file atomically replaces the existing file.
     Replaced,
 }
 
-/// Operations from which whole files are made. Each is one step at which a process may die or the
-/// disk may refuse.
+/// Operations for writing whole files. Every operation is one step at which a process may die or
+/// the disk may refuse.
 pub trait Files: Send + Sync {
-    /// Creates a file in `directory`, exclusively: its name is `prefix`, random letters and
-    /// `.part`. It stays locked until it is dropped.
+    /// Creates a file in `directory`, exclusively; the name is `prefix`, random letters and
+    /// `.part`. The file stays locked until dropped.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Errors of the operating system.
     fn create(
         &self,
         directory: &Path,
@@ -71,36 +71,37 @@ pub trait Files: Send + Sync {
         readers: Readers,
     ) -> io::Result<Box<dyn Unfinished>>;
 
-    /// Makes a directory that only its owner can enter; its parent must exist.
+    /// Creates a directory that only its owner can enter; the parent must exist.
     ///
     /// # Errors
-    /// The operating system's; [`io::ErrorKind::AlreadyExists`] if the name is taken.
+    /// Errors of the operating system; [`io::ErrorKind::AlreadyExists`] if the name is taken.
     fn make_directory(&self, directory: &Path) -> io::Result<()>;
 
-    /// Waits until the names in a directory are on the disk.
+    /// Syncs a directory: waits until its names are on the disk.
     ///
     /// # Errors
-    /// The operating system's; changed names may then be lost if the machine loses power.
+    /// Errors of the operating system; changed names may then be lost in a power failure.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Errors of the operating system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// A file that has no final name yet; removed if dropped.
+/// A file without its final name; removed if dropped.
 pub trait Unfinished: Write + Send {
-    /// Waits until all bytes are on the disk.
+    /// Syncs the file: waits until its bytes are on the disk.
     ///
     /// # Errors
-    /// The operating system's. Bytes may be lost then, and syncing again does not bring them back.
+    /// Errors of the operating system. Bytes may be lost then, and a second sync does not restore
+    /// them.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Renames it to its final name, in the same directory.
+    /// Renames the file to its final name, in the same directory.
     ///
     /// # Errors
-    /// The operating system's; the file is removed.
+    /// Errors of the operating system; the file is removed.
     fn rename(self: Box<Self>, to: &Path, existing: Existing) -> io::Result<()>;
 }

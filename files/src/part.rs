@@ -12,11 +12,11 @@ use crate::{Existing, Files, Readers, Unfinished};
 /// Size of the write buffer in bytes.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Bits of a file's mode for reading, writing and running it. A result is no program that acts for
-/// its owner.
+/// Bits of a file's mode for reading, writing and executing. The set-user-id and set-group-id bits
+/// are left out: a result is not a program that acts for its owner.
 const PERMISSIONS: u32 = 0o777;
 
-/// An unfinished, buffered file. If dropped, it is removed without writing the buffer.
+/// An unfinished, buffered file. Dropping it removes the file without writing the buffer.
 pub struct Part<'a> {
     files: &'a dyn Files,
     directory: PathBuf,
@@ -25,11 +25,11 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Creates a part in `directory` under a unique name that begins with `prefix`. Removes the
-    /// parts with this prefix that dead writers have left.
+    /// Creates a part in `directory` under a unique name that begins with `prefix`. Removes parts
+    /// with the prefix left by dead writers.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Errors of the operating system.
     pub fn create(
         files: &'a dyn Files,
         directory: &Path,
@@ -42,11 +42,11 @@ impl<'a> Part<'a> {
         Ok(Self { files, directory: directory.to_owned(), sink })
     }
 
-    /// Creates a part beside the file `path` that it will become; its name is hidden. A file of
-    /// that path decides its readers, where else the mask would.
+    /// Creates a part for the file `path`, under a hidden name in the same directory. With
+    /// [`Readers::Mask`], an existing file at `path` decides the mode instead of the mask.
     ///
     /// # Errors
-    /// As [`Self::create`]; `InvalidInput` if the path ends in no name.
+    /// As [`Self::create`]; `InvalidInput` if the path has no file name.
     pub fn beside(files: &'a dyn Files, path: &Path, readers: Readers) -> io::Result<Self> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let prefix = format!(".{}.lotus-", name_of(path)?.to_string_lossy());
@@ -62,9 +62,9 @@ impl<'a> Part<'a> {
     /// Syncs the part, renames it to its final name, and then syncs the directory.
     ///
     /// # Errors
-    /// The operating system's. If syncing the directory, the last step, fails, the file is complete
-    /// under its name, but may lose the name with the machine's power; in all other cases the part
-    /// is removed, and the name is as it was.
+    /// Errors of the operating system. If the last step fails, syncing the directory, the file is
+    /// complete under its name, but a power failure may lose the name. After a failure of an
+    /// earlier step, the part is removed, and the name is unchanged.
     pub fn publish(mut self, name: impl AsRef<Path>, existing: Existing) -> io::Result<()> {
         self.flush()?;
         let mut unfinished = self.discard_buffer().ok_or_else(failed_before)?;
@@ -77,7 +77,7 @@ impl<'a> Part<'a> {
         self.sink.take().map(|sink| sink.into_parts().0)
     }
 
-    /// Runs `work` on the file; after an error the file is dropped, and every call fails.
+    /// Runs `work` on the file. After an error the file is dropped, and every later call fails.
     fn attempt<T>(
         &mut self,
         work: impl FnOnce(&mut BufWriter<Box<dyn Unfinished>>) -> io::Result<T>,
@@ -96,7 +96,7 @@ fn failed_before() -> io::Error {
 
 impl Write for Part<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Write all bytes: a caller that retries after an interruption must not find the part
+        // Writes all bytes: a caller that retries after an interruption must not find the part
         // closed.
         self.attempt(|sink| sink.write_all(bytes)).map(|()| bytes.len())
     }
@@ -113,7 +113,7 @@ impl Drop for Part<'_> {
     }
 }
 
-/// Removes the parts of dead writers. A part that cannot be removed stays.
+/// Removes the parts of dead writers. Failures are ignored.
 fn remove_left(files: &dyn Files, directory: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
@@ -128,7 +128,7 @@ fn remove_left(files: &dyn Files, directory: &Path, prefix: &str) {
 /// Writes a whole file at `path`, through a hidden part.
 ///
 /// # Errors
-/// As [`Part::create`], [`Part::publish`] and `body`; `InvalidInput` if the path ends in no name.
+/// As [`Part::create`], [`Part::publish`] and `body`; `InvalidInput` if the path has no file name.
 pub fn write_whole(
     files: &dyn Files,
     path: &Path,

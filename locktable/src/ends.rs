@@ -1,49 +1,49 @@
-//! The asking side's list of ends: attempts that are over, as an owner may not know yet.
+//! The asking side's list of ends: finished attempts of which an owner may not know yet.
 //!
 //! # What it is
-//! One tracker per coordinator and owner node. An attempt that asked that owner for locks ends
-//! there too, whether it committed or aborted and whether an answer came or not (H10): the engine
-//! calls [`EndTracker::end`] and from then on the tracker puts the end into datagrams until the
-//! owner acknowledges it. Ends are cumulative per slot, so a slot has at most one.
+//! One tracker per coordinator and owner node. An attempt that asked an owner for locks must end at
+//! this owner too, whether the attempt committed or aborted and whether an answer came or not
+//! (H10): the engine calls [`EndTracker::end`], and the tracker adds the end to datagrams until the
+//! owner acknowledges the end. Ends are cumulative per slot, so a slot has at most one pending end.
 //!
 //! # What it is not
-//! It sends nothing and reads no clock: times are values in nanoseconds of the caller's.
+//! The tracker sends no messages and reads no clock: the caller passes times in nanoseconds.
 //!
 //! # When to send
 //! Other transactions may be waiting for the locks, so a fresh end goes out with the next datagram
-//! to the owner; one should be sent at the end of the current round of polling even if it carries
-//! nothing else. After that it is repeated every `resend_ns`.
+//! to the owner; a datagram should be sent at the end of the current round of polling even if it
+//! carries only ends. Afterwards the end is repeated every `resend_ns`.
 
 use lotus_fabric::ids::TxnId;
 use lotus_sabotage::{Rule, broken};
 
 use crate::wire::{Reply, RequestWriter};
 
-/// Ends that one owner has not acknowledged to one coordinator.
+/// Unacknowledged ends between one coordinator and one owner.
 #[derive(Debug)]
 pub struct EndTracker {
     resend_ns: u64,
-    /// One end per slot of the coordinator at most; searched from end to end.
+    /// At most one end per slot of the coordinator; searched linearly.
     pending: Vec<Pending>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     txn: TxnId,
-    /// Time to send it again, or 0: at once.
+    /// Time of the next transmission; 0 for at once.
     due_ns: u64,
 }
 
 impl EndTracker {
-    /// Tracker that repeats an end after `resend_ns` without an acknowledgement.
+    /// Creates a tracker that repeats an end after `resend_ns` without an acknowledgement.
     pub fn new(resend_ns: u64) -> Self {
         Self { resend_ns, pending: Vec::new() }
     }
 
-    /// Records that `txn`, which asked the owner for locks, is over, and so are its slot's earlier
-    /// attempts.
+    /// Records that `txn`, which asked the owner for locks, has ended, like all earlier attempts of
+    /// its slot.
     ///
-    /// All its writes must be visible on the primaries.
+    /// All writes of `txn` must be visible on the primaries.
     pub fn end(&mut self, txn: TxnId) {
         let end = Pending { txn, due_ns: 0 };
         match self.pending.iter_mut().find(|pending| same_slot(pending.txn, txn)) {
@@ -55,8 +55,8 @@ impl EndTracker {
 
     /// Drops the ends that a reply of the owner acknowledges.
     ///
-    /// Besides the acknowledgement itself, any answer to a later attempt of the slot is one: the
-    /// owner ends the earlier attempts before it looks at the request.
+    /// An answer to a later attempt of the slot is an implicit acknowledgement: the owner ends the
+    /// earlier attempts before it handles the request.
     pub fn learn(&mut self, reply: &Reply) {
         let (txn, known_below) = match reply {
             Reply::Ended { txn } => (*txn, txn.attempt() + 1),
@@ -67,8 +67,8 @@ impl EndTracker {
             .retain(|pending| !same_slot(pending.txn, txn) || pending.txn.attempt() >= known_below);
     }
 
-    /// Adds the ends that are due at `now_ns` to a datagram, at most `most` and as far as they fit.
-    /// Returns the number added.
+    /// Adds the ends due at `now_ns` to a datagram, at most `most` and as far as they fit. Returns
+    /// the number of ends added.
     pub fn write_due(
         &mut self,
         now_ns: u64,
@@ -95,12 +95,12 @@ impl EndTracker {
         self.pending.iter().map(|pending| pending.due_ns).min()
     }
 
-    /// Number of ends that the owner may not know of.
+    /// Number of ends without an acknowledgement.
     pub fn unacknowledged(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether `txn` was reported to [`Self::end`] but the owner may not know it yet.
+    /// Whether `txn` was reported to [`Self::end`] and is not acknowledged yet.
     pub fn is_pending(&self, txn: TxnId) -> bool {
         self.pending
             .iter()
@@ -113,7 +113,7 @@ impl EndTracker {
     }
 }
 
-/// Whether both ran in one coroutine slot of one life of a node.
+/// Whether both attempts ran in the same coroutine slot of the same life of a node.
 fn same_slot(one: TxnId, other: TxnId) -> bool {
     (one.incarnation(), one.slot()) == (other.incarnation(), other.slot())
 }

@@ -1,25 +1,26 @@
-//! Locks, kept by compute nodes so that memory nodes never see them (LOTUS §2.3, §4.1).
+//! Locks, kept by compute nodes; memory nodes are not involved (LOTUS §2.3, §4.1).
 //!
 //! # What it is
-//! Every compute node owns the locks of some shards. It keeps them in one [`LockTable`], a
-//! fixed-size hash table shared by its coordinators. Local transactions call the table directly;
-//! remote ones send datagrams ([`wire`]) that the same-numbered coordinator of the owner answers
-//! with its [`LockServer`]. The asking side keeps in an [`EndTracker`] the ends that the owner has
-//! not acknowledged yet.
+//! Every compute node owns the locks of certain shards, in a [`LockTable`]: a fixed-size hash table
+//! shared by the node's coordinators. Local transactions call the table directly; remote
+//! transactions send datagrams ([`wire`]), which the [`LockServer`] of the same-numbered
+//! coordinator of the owner answers. The asking side keeps unacknowledged ends in an
+//! [`EndTracker`].
 //!
-//! A request that meets a conflict is refused, or waits in the owner's table in a queue if waiting
-//! cannot end in a deadlock ([`LockWait`], `queue`). A full bucket or a stale message is an answer,
-//! and the transaction decides how to react.
+//! A request that meets a conflict is refused, or waits in a queue of the owner's table if waiting
+//! cannot lead to a deadlock ([`LockWait`], `queue`). A full bucket or a stale message is reported
+//! as an answer, and the transaction decides how to react.
 //!
 //! # What it is not
-//! It sends nothing, reads no clock and knows no records. It asks the [`LockHost`] for the owner of
-//! a shard; deciding, moving and draining shards belong to the router and the engine.
+//! The lock table and the server send no messages, read no clock and know no records. The
+//! [`LockHost`] knows the owner of a shard; assigning, moving and draining shards belong to the
+//! router and the engine.
 //!
 //! # Where to look
-//! * [`LockName`], [`LockRequest`]: what can be locked, and how a name is hashed.
+//! * [`LockName`], [`LockRequest`]: lock names and their hash.
 //! * `slot`: the pure rules of one 8-byte slot, as a table of cases.
 //! * `queue`: the pure rules of waiting for a lock.
-//! * [`LockTable`]: slots, holders, and the mutexes that keep the two together.
+//! * [`LockTable`]: slots, holders, and the mutexes that keep them consistent.
 //! * [`wire`], [`LockServer`], [`EndTracker`]: the protocol, as bytes and two state machines.
 //! * `suspicion`: the point at which waiting for an unresponsive owner stops.
 //! * `primitive`: `std` or `loom` synchronisation, the latter under `--cfg lotus_loom`.

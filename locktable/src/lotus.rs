@@ -1,17 +1,17 @@
-//! LOTUS's locks as a service: local ones in this node's table, remote ones by RPC (LOTUS §4.1).
+//! LOTUS's locks as a service: local locks in this node's table, remote locks by RPC (LOTUS §4.1).
 //!
-//! Coordinator i talks to coordinator i of the owner. The locks that one round wants from one owner
-//! travel in one datagram, together with the ends that the owner has not acknowledged. One
-//! background task for each owner sends ends that found no datagram to travel in, and repeats them
-//! until they are acknowledged (H10): with a lease as often as nodes beat, so that a lost message
-//! holds locks, or keeps an owner suspected, for a part of the lease at most.
+//! Coordinator i talks to coordinator i of the owner. The locks of one round from one owner travel
+//! in one datagram, together with unacknowledged ends. One background task per owner sends the
+//! remaining ends, and repeats them until acknowledged (H10): with a lease as often as nodes beat,
+//! so that a lost message holds locks, or keeps an owner suspected, for a part of the lease at
+//! most.
 //!
-//! If nodes have a lease, an owner that does not answer soon is suspected ([`crate::suspicion`]),
-//! by each coordinator for itself. Requests that wait for it are then given up, and until it
-//! answers it is only sent ends to acknowledge, or an empty request as a probe.
+//! If nodes have a lease, each coordinator suspects an owner that does not answer soon
+//! ([`crate::suspicion`]). Requests to a suspected owner are given up, and until its next answer
+//! the owner receives only ends, or an empty request as a probe.
 //!
-//! With [`LockWait::Ordered`] a request that is refused for a conflict waits where that is allowed
-//! (`waiting`); without a conflict everything is the same.
+//! With [`LockWait::Ordered`] a request that meets a conflict waits if allowed (`waiting`); without
+//! a conflict the two settings behave the same.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -49,17 +49,19 @@ use waiting::{Asking, Waits};
 /// RPC service under which lock servers answer.
 pub const LOCK_SERVICE: Service = Service(1);
 
-/// Longest datagram in bytes: RPC needs its header, and one fragment is one chance to be lost.
+/// Longest datagram in bytes: leaves room for the RPC header; a message of one fragment has only
+/// one chance of being lost.
 const DATAGRAM_BYTES: usize = MAX_MESSAGE_BYTES - 64;
-/// Largest number of locks in one datagram: half of it, less its head and the request's own.
+/// Largest number of locks in one datagram: half of its bytes, less the heads of datagram and
+/// request.
 const LOCKS_PER_DATAGRAM: usize = (DATAGRAM_BYTES / 2 - 64) / wire::LOCK_BYTES;
-/// Largest number of ends in the other half.
+/// Largest number of ends in the second half.
 const ENDS_BESIDE_LOCKS: usize = DATAGRAM_BYTES / 2 / wire::ITEM_BYTES;
 /// Time after which an unanswered request is repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// Longest time after which an unacknowledged end, or an unanswered probe, is repeated.
 const RESEND_END_AFTER: Duration = Duration::from_millis(20);
-/// Number of times that ends are repeated per lease, at least: as often as nodes beat.
+/// Least number of times that ends are repeated per lease: as often as nodes beat.
 const RESENDS_PER_LEASE: u32 = 8;
 
 /// Lock service of one coordinator. See the module's documentation. Cheap to clone.
@@ -75,26 +77,27 @@ struct Core<H> {
     peers: RefCell<Vec<Rc<OwnerState>>>,
     /// Buffer for outgoing requests.
     datagram: RefCell<Vec<u8>>,
-    /// Shortest silence after which an owner may be suspected; `None` without a lease: never.
+    /// Shortest silence after which an owner may be suspected; `None` without a lease, which
+    /// disables suspicion.
     tolerance: Option<Duration>,
     /// Retry policy of a datagram of ends.
     ends_patience: Patience,
-    /// Number of peers that are suspected.
+    /// Number of suspected peers.
     suspects: Cell<usize>,
-    /// Task that looks for silent owners. Started by the first request.
+    /// Task that checks for silent owners. Started by the first request.
     watch: Cell<Option<TaskId>>,
-    /// Time at which it will look next; no owner is to be suspected earlier.
+    /// Time of the next check; no owner can become suspected earlier.
     next_look: Cell<Nanos>,
-    /// Requests of this coordinator that wait; `None` where none does.
+    /// State of waiting requests; `None` with [`LockWait::None`].
     waits: Option<Waits>,
 }
 
-/// Another compute node that was asked for locks.
+/// A remote compute node that was asked for locks.
 struct OwnerState {
     at: Endpoint,
     ends: RefCell<EndTracker>,
     sender: Cell<Option<TaskId>>,
-    /// Whether it was expelled: its locks do not count any more, and it acknowledges nothing.
+    /// Whether the node was expelled: its locks are void, and it acknowledges no ends.
     lost: Cell<bool>,
     silence: RefCell<Silence>,
 }
@@ -106,8 +109,8 @@ impl<H> Clone for LotusLocks<H> {
 }
 
 impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
-    /// Service of one coordinator; from now on it also answers its peers. Owners that have been
-    /// silent for a part of the `lease` are suspected; without a lease none ever is.
+    /// Creates the service of one coordinator, which from now on also answers its peers. Owners
+    /// that have been silent for a part of the `lease` are suspected; without a lease, never.
     pub fn new(
         table: Arc<LockTable>,
         host: Arc<H>,
@@ -123,13 +126,12 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         let server = Rc::new(RefCell::new(server));
         let answering = Rc::clone(&server);
         let mut reply = vec![0; MAX_MESSAGE_BYTES];
-        // The clock of the environment: the handler must not keep the lane alive.
+        // The environment's clock, not the executor's: the handler must not keep the lane alive.
         let (env, waits_here) = (rpc.lane().executor().env().clone(), waits.is_some());
         rpc.serve(
             LOCK_SERVICE,
             Box::new(move |responder, datagram| {
-                // A datagram that does not parse is not a lock request; its sender runs into its
-                // timeout.
+                // A malformed datagram is ignored; its sender runs into a timeout.
                 let at = if waits_here { env.now() } else { Nanos(0) };
                 let arrival = Arrival { from: responder.from(), at };
                 let handled = answering.borrow_mut().handle(arrival, datagram, &mut reply);
@@ -163,8 +165,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.core.server.borrow_mut().refuse(incarnation);
     }
 
-    /// Drops all ends for an expelled node, and stops waiting for its answers: its lock table is
-    /// gone.
+    /// Drops all ends for an expelled node, whose lock table is gone, and stops waiting for its
+    /// answers.
     pub fn forget(&self, node: NodeId) {
         let peer = self.peer(node);
         peer.lost.set(true);
@@ -175,18 +177,18 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.core.trust_again(&peer, suspected);
     }
 
-    /// Resumes sending ends to a node that takes part again, as another life with a new lock table.
+    /// Resumes sending ends to a returned node, a new life with a new lock table.
     pub fn remember(&self, node: NodeId) {
         let peers = self.core.peers.borrow();
         peers.iter().filter(|peer| peer.at.node == node).for_each(|peer| peer.lost.set(false));
     }
 
-    /// Number of ends that their owners have not acknowledged yet.
+    /// Number of unacknowledged ends, over all owners.
     pub fn unacknowledged_ends(&self) -> usize {
         self.core.peers.borrow().iter().map(|peer| peer.ends.borrow().unacknowledged()).sum()
     }
 
-    /// Number of owners that are suspected of being dead, and have not been expelled.
+    /// Number of owners suspected of being dead and not expelled.
     pub fn suspects(&self) -> usize {
         self.core.suspects.get()
     }
@@ -215,10 +217,10 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         peer
     }
 
-    /// Takes the locks of `wanted` that this node owns; lists the others with their owners.
+    /// Takes the locks of `wanted` that this node owns; lists the remote locks with their owners.
     ///
-    /// The owner of each is looked up once: the map may change between two look-ups, and a lock
-    /// that is remote in one and local in the other would not be taken at all.
+    /// Looks up the owner of each lock once: the map may change between two look-ups, and a lock
+    /// that is remote in the first and local in the second would not be taken at all.
     #[inline]
     fn acquire_local(&self, held: &mut HeldLocks, wanted: &[LockRequest]) -> Result<(), LockError> {
         let (host, table) = (&*self.core.host, &*self.core.table);
@@ -245,8 +247,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         Ok(())
     }
 
-    /// Asks every other owner for its part of [`HeldLocks::remote`]. The request may wait if it is
-    /// the only one, and above all that the attempt holds.
+    /// Asks every remote owner for its part of [`HeldLocks::remote`]. The request may wait if it is
+    /// the only request, and above all locks of the attempt.
     fn ask_all(&self, held: &mut HeldLocks, round: u16, timeout: Duration) {
         held.asked.clear();
         let mut remote = std::mem::take(&mut held.remote);
@@ -264,7 +266,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         held.remote = remote;
     }
 
-    /// Asks one owner for `locks`; in fragments, if they do not fit in one datagram.
+    /// Asks one owner for `locks`, in fragments that fit in one datagram.
     fn ask(&self, held: &mut HeldLocks, asking: &Asking, locks: &[TakenLock]) {
         if !held.contacted.contains(&locks[0].owner) {
             held.contacted.push(locks[0].owner);
@@ -282,7 +284,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         }
     }
 
-    /// Sends one question to its owner.
+    /// Sends one question to the owner of its locks.
     fn send(
         &self,
         question: Question,
@@ -299,7 +301,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         });
         let mut datagram = core.datagram.borrow_mut();
         let mut writer = RequestWriter::new(&mut datagram);
-        // Ends first: they may release what the locks need.
+        // Ends first: they may release the requested locks or make room for them.
         peer.ends.borrow_mut().write_due(now.0, ENDS_BESIDE_LOCKS, &mut writer);
         let written = match asking.waits {
             true => writer.lock_or_wait(question, waiting::age_us(since, now), remote),
@@ -322,10 +324,10 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         }
     }
 
-    /// Polls all answers, and goes on after a refusal: granted locks must be known. `None` once a
-    /// request has begun to wait.
+    /// Polls all answers, and continues after a refusal, because granted locks must be known.
+    /// `None` once a request has begun to wait.
     ///
-    /// All state is in `held`, which keeps the futures of local acquisitions small.
+    /// Keeps all state in `held`, so that the futures of local acquisitions stay small.
     fn poll_answers(
         &self,
         held: &mut HeldLocks,
@@ -352,7 +354,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         Poll::Ready(Some(outcomes.fold(Ok(()), Result::and)))
     }
 
-    /// Polls one question that has no answer yet.
+    /// Polls one unanswered question.
     fn poll_answer(
         &self,
         asked: &mut Asked,
@@ -385,7 +387,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         }
     }
 
-    /// The answer to one question, among the replies in a datagram.
+    /// Returns the answer to one question, among the replies in a datagram.
     fn answer(
         &self,
         owner: NodeId,
@@ -395,7 +397,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         let peer = self.peer(owner);
         self.core.hears(&peer, asked.sent);
         let mut found = None;
-        // A reply that does not parse is ignored.
+        // Malformed replies are ignored.
         for reply in wire::replies(replies).map_while(Result::ok) {
             peer.ends.borrow_mut().learn(&reply);
             if let Reply::Lock { question, answer } = reply
@@ -407,7 +409,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         found.ok_or(LockError::TimedOut)
     }
 
-    /// Result of an owner's answer for the locks that it was asked for.
+    /// Converts an owner's answer to a request for `locks` into a result.
     fn granted(&self, answer: LockAnswer, locks: &[TakenLock]) -> Result<(), LockError> {
         let name = |index: u16| locks[usize::from(index).min(locks.len() - 1)].request.name;
         match answer {
@@ -419,20 +421,20 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
                 Err(LockError::Moved(name))
             }
             // A request is stale only if its own end has overtaken it, and then its answer is not
-            // awaited. Only a request that may wait is told that it does.
+            // awaited. Only a request that may wait is answered *waiting*.
             LockAnswer::Stale | LockAnswer::Waiting => Err(LockError::TimedOut),
             LockAnswer::Expelled => Err(LockError::Expelled),
         }
     }
 }
 
-/// A question on its way, and the range of remote locks that it asks for.
+/// A question under way, and the range of its remote locks.
 #[derive(Debug)]
 pub(crate) struct Asked {
     question: Question,
     locks: Range<usize>,
     sent: Sent,
-    /// The request that has not been answered, if any.
+    /// The unanswered request, if any.
     call: Option<PendingCall>,
     /// State of the wait, if the request may wait.
     wait: Option<waiting::RemoteWait>,
@@ -476,11 +478,11 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
         timeout: Duration,
     ) -> Result<(), LockError> {
         if held.in_order && self.core.waits.is_some() {
-            // Boxed, as all rare paths, to keep the future of the common path small.
+            // Boxed, like all rare paths, to keep the future of the common path small.
             return Box::pin(self.acquire_in_order(held, round, wanted, timeout)).await;
         }
         let before = held.taken.len();
-        // Local locks first: they cost nothing, and a conflict among them saves the messages.
+        // Local locks first: they cost no messages, and a local conflict saves the messages.
         match self.acquire_local(held, wanted) {
             Ok(()) => {}
             Err(LockError::Conflict(_)) if self.core.waits.is_some() => {
@@ -535,7 +537,7 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
     }
 }
 
-/// Sends the ends that `peer` has not acknowledged, for as long as the coordinator lives.
+/// Sends unacknowledged ends to `peer`, for as long as the coordinator lives.
 async fn send_ends<H>(core: Rc<Core<H>>, peer: Rc<OwnerState>)
 where
     H: LockHost + LockRoutes + 'static,
@@ -546,13 +548,13 @@ where
         match due {
             None if !peer.silence.borrow().is_suspected() => executor.suspend().await,
             Some(due) if due > executor.now().0 => {
-                // Not a sleep: an end that is added meanwhile is due at once, and wakes this task.
+                // Not a sleep: a newly added end is due at once, and wakes this task.
                 executor.wake_at(Nanos(due), executor.current());
                 executor.suspend().await;
             }
             _ => {
-                // One round of the other coroutines: their ends travel along, or a lock request
-                // takes these ends with it.
+                // Yields for one round of the coroutines: further ends join the datagram, or a lock
+                // request carries these ends.
                 executor.yield_now().await;
                 let Some((call, sent)) = call_ends(&core, &peer) else { continue };
                 point!(core.rpc.lane().at().node.0, UnlockSent);
@@ -567,8 +569,8 @@ where
     }
 }
 
-/// Sends the ends that are due; if there are none and the peer is suspected, an empty request as a
-/// probe. `None` if nothing was sent.
+/// Sends the ends that are due, or an empty request as a probe if the peer is suspected and has no
+/// pending ends. `None` if no datagram was sent.
 fn call_ends<H>(core: &Rc<Core<H>>, peer: &OwnerState) -> Option<(PendingCall, Sent)>
 where
     H: LockHost + LockRoutes + 'static,

@@ -1,16 +1,17 @@
 //! Names of locks, and their places in the table.
 //!
-//! A name is hashed into a 56-bit fingerprint, which its slot shows, and a position, which picks
-//! the bucket. The owner of a lock hashes it; neither value travels, but both are the same on every
-//! host and in every version, so that a trace or a failing seed can be replayed anywhere.
+//! A name is hashed into a 56-bit fingerprint, stored in the lock's slot, and a position, which
+//! selects the bucket. The owner of a lock computes the hash; neither value is sent, but both are
+//! the same on every host and in every version, so that a trace or a failing seed can be replayed
+//! on any machine.
 //!
 //! # Two keys of one table do not share a slot
-//! Names that agree in fingerprint and bucket conflict although they differ: a false conflict.
-//! [`LockName::spread`] makes that impossible between keys of one table and space from 2048 buckets
-//! (128 KiB) on: the mix is a bijection of the key, so equal fingerprints mean that the mixes
-//! differ by less than 512, and multiplying by the golden ratio sends such neighbours at least 2^53
-//! apart, which is another bucket. Between tables it is as likely as a collision of two 64-bit
-//! hashes.
+//! Names that agree in fingerprint and bucket conflict although they differ: a false conflict. With
+//! 2048 buckets (128 KiB) or more, [`LockName::spread`] excludes false conflicts between keys of
+//! one table and space: the mix is a bijection of the key, so equal fingerprints mean that the
+//! mixes differ by less than 512, and multiplying by the golden ratio moves such neighbours at
+//! least 2^53 apart, into different buckets. Between tables a false conflict is as likely as a
+//! collision of two 64-bit hashes.
 
 use lotus_fabric::ids::{Key, ShardId, TableId};
 
@@ -30,7 +31,7 @@ pub enum LockMode {
 pub enum LockSpace {
     /// A row, present or absent, by its key.
     Row = 0,
-    /// A bucket of the remote index, which an insert locks besides its row (LOTUS §4.1).
+    /// A bucket of the remote index, which an insert locks in addition to its row (LOTUS §4.1).
     Bucket = 1,
 }
 
@@ -41,7 +42,7 @@ pub struct LockName {
     pub table: TableId,
     /// Row or index bucket.
     pub space: LockSpace,
-    /// The row's key, or the bucket's number above the shard it belongs to.
+    /// The row's key, or the bucket's number above the bits of its shard.
     pub key: Key,
 }
 
@@ -52,7 +53,7 @@ impl LockName {
         Self { table, space: LockSpace::Row, key }
     }
 
-    /// Name of an index bucket's lock; the low bits of `key` name its shard like a row's.
+    /// Name of an index bucket's lock; the low bits of `key` are the shard, as in a row's key.
     #[inline]
     pub const fn bucket(table: TableId, key: Key) -> Self {
         Self { table, space: LockSpace::Bucket, key }
@@ -84,7 +85,7 @@ impl LockName {
 pub struct LockRequest {
     /// Name of the lock.
     pub name: LockName,
-    /// Mode to take it in.
+    /// Mode of the lock.
     pub mode: LockMode,
 }
 
@@ -106,10 +107,10 @@ impl LockRequest {
 #[cfg(test)]
 pub(crate) const COLLISION_FREE_BUCKETS: usize = 2048;
 
-/// 2^64 divided by the golden ratio, made odd: multiples of it are spread as evenly as can be.
+/// 2^64 divided by the golden ratio, made odd: its multiples are spread as evenly as possible.
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Keeps tables and spaces apart; any odd number with well-mixed bits does.
+/// Separates tables and spaces; an arbitrary odd number with well-mixed bits.
 const KIND_FACTOR: u64 = 0xD6E8_FEB8_6659_FD93;
 
 /// Hash values of a name.

@@ -1,6 +1,6 @@
 //! Synchronisation primitives of the table: `std`'s, or `loom`'s under `--cfg lotus_loom`.
 //!
-//! The rest of the crate names neither, so the model checker explores the code that runs.
+//! The rest of the crate uses only these names, so the model checker explores the production code.
 
 #[cfg(lotus_loom)]
 pub(crate) use loom::sync::{
@@ -13,9 +13,9 @@ pub(crate) use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// The table's words: a page-aligned mapping, populated on use and backed by huge pages where the
-/// machine has any (otherwise a random access to a large table costs more in address translation
-/// than in memory).
+/// The table's words: a page-aligned mapping, populated on use and backed by huge pages if
+/// available (otherwise a random access to a large table costs more for address translation than
+/// for memory).
 #[cfg(not(lotus_loom))]
 pub(crate) type Words = lotus_fabric::region::Memory;
 #[cfg(lotus_loom)]

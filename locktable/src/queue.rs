@@ -1,22 +1,23 @@
-//! Rules of waiting for a lock: which requests may wait, in what order, and which are served next.
+//! Rules of waiting for a lock: permission to wait, order of the queue, and service.
 //!
 //! # No deadlock
 //! Locks have one total order, the same at every node: [`WaitOrder`]. A transaction waits only for
-//! a lock above the highest that it holds ([`may_wait`]), so in a circle of transactions that wait
-//! for one another each would hold a lock above the one before it, all the way round. Any other
-//! request that meets a conflict is refused.
+//! a lock above its highest held lock ([`may_wait`]), so in a cycle of waiting transactions the
+//! highest held locks would ascend all the way round, which is impossible. A request that may not
+//! wait is refused on a conflict.
 //!
-//! A slot belongs to every name with its fingerprint, and the order is one of names. So a request
-//! waits only while its very name is held, or is waited for by an earlier one; if the slot is
-//! held by other names alone it is refused ([`WaitVerdict::Refuse`]).
+//! Several names with the same fingerprint share a slot, but the order is an order of names. So a
+//! request waits only while its exact name is held, or is awaited by an earlier request; if only
+//! other names hold the slot, the request is refused ([`WaitVerdict::Refuse`]).
 //!
 //! # Fairness
-//! Requests for one name are served by age: first the one whose transaction began first, however
-//! often that was refused since; those of one age in order of arrival. No request overtakes an
-//! earlier one for the same name, whatever the modes, so neither readers nor writers starve.
+//! Requests for one name are served by age: the transaction that began first comes first, however
+//! often it was refused since; requests of equal age are served in order of arrival. A request
+//! never overtakes an earlier request for the same name, regardless of modes, so neither readers
+//! nor writers starve.
 //!
 //! # What it is not
-//! It keeps no mutex and wakes no task; `stripe` and `table::waiting` do that.
+//! The module has no mutex and wakes no tasks; `stripe` and `table::waiting` do.
 
 use std::sync::Arc;
 
@@ -27,14 +28,14 @@ use lotus_sabotage::{Rule, broken};
 use crate::name::{LockName, LockRequest, LockSpace};
 use crate::slot::{Counter, Grant, Mine, Refusal, decide};
 
-/// Limit of the requests that wait in one stripe of a table; the next one is refused.
+/// Largest number of waiting requests in one stripe of a table; further requests are refused.
 pub const MAX_WAITING_PER_STRIPE: usize = 4096;
 
 /// Place of a lock in the order in which transactions may wait for locks.
 ///
-/// Rows come before index buckets, which are locked by inserts and so late in a transaction. Tables
-/// come in reverse order of their making: the few rows that many transactions change are mostly in
-/// the first tables, and the lock that is waited for last is held for the shortest time.
+/// Rows come before index buckets, which inserts lock late in a transaction. Tables come in reverse
+/// order of creation: the few contended rows are mostly in the first tables, and the lock acquired
+/// last is held for the shortest time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WaitOrder {
     space: LockSpace,
@@ -44,7 +45,7 @@ pub struct WaitOrder {
 }
 
 impl WaitOrder {
-    /// Place of `name`.
+    /// Returns the place of `name`.
     #[inline]
     pub const fn of(name: &LockName) -> Self {
         Self { space: name.space, table: !name.table.0, key: name.key.0 }
@@ -68,36 +69,36 @@ pub(crate) fn highest<'a>(names: impl IntoIterator<Item = &'a LockName>) -> Opti
 pub enum WaitOutcome {
     /// The transaction holds the lock.
     Granted,
-    /// The slot is held by other names that look the same: abort and retry.
+    /// Only other names with the same fingerprint hold the slot: abort and retry.
     Refused,
-    /// The lock's shard is being given to another node (H19): abort and ask that one.
+    /// The lock's shard is being handed over to another node (H19): abort and ask the new owner.
     Moved,
-    /// The table's node does not take part any more, or is stopping its transactions.
+    /// The table's node has left the cluster, or is stopping its transactions.
     Closed,
 }
 
 /// Recipient of the outcomes of waiting requests.
 pub trait Waiter: Send + Sync + std::fmt::Debug {
-    /// Receives the outcome of the wait of `txn` for `name`, once, on the thread that caused it.
-    /// Called without a mutex of the table held; must not block.
+    /// Receives the outcome of the wait of `txn` for `name`, once, on the thread that ended the
+    /// wait. Called with no mutex of the table held; must not block.
     fn settled(&self, txn: TxnId, name: LockName, outcome: WaitOutcome);
 }
 
-/// A request that waits, and the slot of its name.
+/// A waiting request, and the slot of its name.
 #[derive(Clone, Debug)]
 pub(crate) struct Parked {
     pub(crate) slot: u32,
     pub(crate) txn: TxnId,
     pub(crate) request: LockRequest,
-    /// Begin of the transaction's first attempt, on the clock of the table's node.
+    /// Start of the transaction's first attempt, on the clock of the table's node.
     pub(crate) since: Nanos,
     pub(crate) waiter: Arc<dyn Waiter>,
 }
 
-/// Requests that wait in one stripe, those of one name in the order in which they are served.
+/// Waiting requests of one stripe; requests for the same name are in order of service.
 pub(crate) type ParkedQueue = Vec<Parked>;
 
-/// Index at which a request of that age joins a queue: behind all that are as old.
+/// Index at which a request of this age joins a queue: behind requests of equal age.
 pub(crate) fn place_in_queue(ages: impl Iterator<Item = Nanos>, since: Nanos) -> usize {
     if broken(Rule::QueuesGoByAge) {
         return 0;
@@ -108,16 +109,16 @@ pub(crate) fn place_in_queue(ages: impl Iterator<Item = Nanos>, since: Nanos) ->
 /// Decision about one waiting request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitVerdict {
-    /// Grant the lock; the slot's counter becomes this.
+    /// Grant the lock; contains the slot's new counter.
     Grant(Grant, Counter),
-    /// Keep it waiting.
+    /// Keep the request waiting.
     Wait,
-    /// Refuse it: its name is held by no other transaction, and still it conflicts.
+    /// Refuse the request: it conflicts although no other transaction holds its name.
     Refuse,
 }
 
-/// Decides about a waiting request, given the slot's counter, the locks that its transaction holds
-/// there, whether another transaction holds its name, and whether an earlier request for the name
+/// Decides about a waiting request, given the slot's counter, the transaction's own locks in the
+/// slot, whether another transaction holds the name, and whether an earlier request for the name
 /// waits.
 pub(crate) fn judge(
     counter: Counter,

@@ -1,17 +1,17 @@
 //! The lock server of one coordinator: answers the same-numbered coordinators of other nodes.
 //!
 //! # What it is
-//! A state machine over bytes: a datagram of requests in, a datagram of replies out. It executes
-//! requests on the node's [`LockTable`] and remembers, for each coroutine slot that ever asked,
-//! which attempts are over and what the current one holds.
+//! A state machine over bytes: a datagram of requests in, a datagram of replies out. The server
+//! executes requests on the node's [`LockTable`] and keeps, for each coroutine slot that ever
+//! asked, its finished attempts (as one number) and the locks of the current attempt.
 //!
 //! # What it is not
-//! It sends nothing and reads no clock; lost messages are sent again by the asker. It does not
-//! enumerate or release the locks of an expelled node: recovery does, through the table.
+//! The server sends no messages and reads no clock; the asker repeats lost messages. The server
+//! does not enumerate or release the locks of an expelled node: recovery does, through the table.
 //!
 //! # One number per slot
-//! A slot runs one attempt at a time, so all that a server needs to know about the past of a slot
-//! is its *watermark*: attempts below it are over (H9, H10).
+//! A slot runs one attempt at a time, so a server needs only one number about the past of a slot,
+//! its *watermark*: attempts below the watermark are over (H9, H10).
 //!
 //! | attempt | lock request | end |
 //! |---|---|---|
@@ -19,20 +19,21 @@
 //! | at the watermark | locks for the attempt that holds | releases, raises the watermark |
 //! | above the watermark | earlier attempts are over: releases, raises, then locks | the same |
 //!
-//! So the first request of a slot's next attempt ends the previous one even if its end was lost. In
-//! return the asker promises not to *send* a request of an attempt before everything that the
-//! slot's earlier attempts wrote under their locks is visible on the primaries.
+//! So the first request of a slot's next attempt ends the previous attempt even if the end message
+//! was lost. In return the asker must not *send* a request of an attempt before all writes of the
+//! slot's earlier attempts under their locks are visible on the primaries.
 //!
-//! A request that is repeated is executed again. Where it was granted, everything is already held
-//! and the answer is the same. Where it was refused, it may now be granted: the asker either still
-//! waits for an answer, and gets one that is true, or has ended the attempt, and the end releases
-//! the locks or has made the repeat stale.
+//! A repeated request is executed again. After a grant, all locks are already held and the answer
+//! is the same. After a refusal, the repeat may be granted: the asker either still waits for an
+//! answer, and gets a correct answer, or has ended the attempt, and the end releases the locks or
+//! has made the repeat stale.
 //!
 //! # Requests that wait
 //! A request that may wait and meets a conflict takes its locks one by one, in ascending order, and
-//! waits in the table for each that is held (`parked`). It belongs to its session: a repeat is
-//! answered that it waits, and the end of the attempt ends the wait. An attempt has one such
-//! request at a time. When a wait ends, [`LockServer::settle`] goes on with the request.
+//! waits in the table for each conflicting lock (`parked`). The waiting request belongs to its
+//! session: a repeat is answered *waiting*, and the end of the attempt ends the wait. An attempt
+//! has one waiting request at a time. When a wait ends, [`LockServer::settle`] continues the
+//! request.
 
 use std::sync::Arc;
 
@@ -52,25 +53,28 @@ mod parked;
 
 use parked::ParkedRequest;
 
-/// Interface of a lock server to the node that it runs on.
+/// Interface of a lock server to its node.
 pub trait LockHost {
-    /// Whether this node grants the locks of `shard`, in exactly this epoch of the shard.
+    /// Whether this node grants the locks of `shard` in exactly this shard epoch.
     ///
     /// Called *after* the locks were taken. A hand-over stops owning first and scans the holders
-    /// second; so either its scan sees these locks or this call sees the stop, and no lock is
-    /// granted behind its back (H19). Code that locks in the table directly must do the same.
+    /// second; so either the scan sees these locks or this call sees the stop, and the hand-over
+    /// misses no granted lock (H19). Code that locks in the table directly must call in the same
+    /// order.
     fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool;
 
-    /// Owner of `shard` as far as this node knows, and its epoch; sent with every refusal of a lock
-    /// that this node does not own. [`crate::NO_OWNER`] if this node has stopped granting them.
+    /// Returns the owner of `shard` as far as this node knows, and the shard epoch; sent with every
+    /// refusal of a lock that this node does not own. [`crate::NO_OWNER`] if this node has stopped
+    /// granting the shard's locks.
     fn owner_known(&self, shard: ShardId) -> (NodeId, u32);
 
     /// Configuration epoch of this node, sent with every reply (H23).
     fn configuration_epoch(&self) -> Epoch;
 
-    /// A remote transaction now holds `name` to write: cached copies of the row go stale.
+    /// Notifies the node that a remote transaction holds `name` to write, so that cached copies of
+    /// the row become stale.
     ///
-    /// Called after the lock is taken and before the asker learns of it (LOTUS §4.4, H11).
+    /// Called after the lock is taken and before the asker learns of the grant (LOTUS §4.4, H11).
     fn write_granted(&self, name: &LockName) {
         let _ = name;
     }
@@ -94,12 +98,12 @@ impl<H: LockHost + ?Sized> LockHost for Arc<H> {
     }
 }
 
-/// Sender of a datagram, and the time at which it came, on this node's clock.
+/// Sender and arrival time of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// Endpoint that outcomes of its requests go to.
+    /// Endpoint that receives the outcomes of the datagram's requests.
     pub from: Endpoint,
-    /// Time at which it came.
+    /// Arrival time, on this node's clock.
     pub at: Nanos,
 }
 
@@ -108,61 +112,60 @@ pub struct Arrival {
 pub struct LockServer<H> {
     table: Arc<LockTable>,
     host: H,
-    /// Recipient of the outcomes of requests that wait; without one, none waits.
+    /// Recipient of the outcomes of waiting requests; `None` if requests never wait.
     waiter: Option<Arc<dyn Waiter>>,
-    /// Peers by incarnation; grows to the largest that was seen.
+    /// Peers by incarnation; grows to the largest incarnation seen.
     peers: Vec<AskerState>,
     /// Scratch space for one request, kept for its capacity.
     requests: Vec<LockRequest>,
     unusual: Vec<(usize, Grant)>,
 }
 
-/// State of one life of another node.
+/// State of one life of a remote node.
 #[derive(Debug)]
 enum AskerState {
-    /// Its sessions by slot; grows to the largest that was seen.
+    /// Sessions by slot; grows to the largest slot seen.
     Member(Vec<Session>),
-    /// Out for good: incarnations are not used twice.
+    /// Expelled for good: incarnations are not used twice.
     Expelled,
 }
 
-/// State of one coroutine slot of another node.
+/// State of one coroutine slot of a remote node.
 #[derive(Debug, Default)]
 struct Session {
-    /// Attempts below this one are over.
+    /// Attempts below this number are over.
     watermark: u64,
-    /// Locks that the attempt at the watermark holds.
+    /// Locks of the attempt at the watermark.
     held: Vec<LockRequest>,
-    /// Its request that waits.
+    /// Waiting request of the attempt.
     parked: Option<ParkedRequest>,
 }
 
 impl<H: LockHost> LockServer<H> {
-    /// Server without any sessions.
+    /// Creates a server without sessions.
     ///
-    /// A restarted node must own nothing under an epoch from before its restart, and must be given
+    /// A restarted node must own no shard under an epoch from before its restart, and must be given
     /// the incarnations expelled so far by [`Self::refuse`]: its watermarks start from zero.
     pub fn new(table: Arc<LockTable>, host: H) -> Self {
         let (peers, requests, unusual) = (Vec::new(), Vec::new(), Vec::new());
         Self { table, host, waiter: None, peers, requests, unusual }
     }
 
-    /// Lets requests wait that ask to; their outcomes go to `waiter`, which passes them to
-    /// [`Self::settle`].
+    /// Allows requests to wait. `waiter` receives the outcomes and passes them to [`Self::settle`].
     #[must_use]
     pub fn waiting_with(mut self, waiter: Arc<dyn Waiter>) -> Self {
         self.waiter = Some(waiter);
         self
     }
 
-    /// Carries out the requests in `datagram` in order and writes the replies into `reply`; returns
-    /// their length in bytes.
+    /// Executes the requests in `datagram` in order and writes the replies into `reply`; returns
+    /// the length of the replies in bytes.
     ///
     /// # Errors
-    /// If any part of the datagram is not a request; then none of it was carried out.
+    /// If a part of the datagram is not a request; then no request was executed.
     ///
     /// # Panics
-    /// If `reply` is shorter than `datagram`, which is as long as the replies can get.
+    /// If `reply` is shorter than `datagram`: the replies may be as long as the requests.
     pub fn handle(
         &mut self,
         arrival: Arrival,
@@ -190,9 +193,9 @@ impl<H: LockHost> LockServer<H> {
 
     /// Stops serving `incarnation`, which has been expelled (H4, H8).
     ///
-    /// Its requests wait no more. Its locks stay until recovery has settled its transactions and
-    /// releases them through [`LockTable::holders_of`]; its ends are acknowledged and change
-    /// nothing.
+    /// Ends the waits of the incarnation's requests. Its locks stay until recovery has settled its
+    /// transactions and releases the locks through [`LockTable::holders_of`]; its ends are
+    /// acknowledged without effect.
     pub fn refuse(&mut self, incarnation: Incarnation) {
         let state = peer(&mut self.peers, incarnation);
         if let AskerState::Member(sessions) = state {
@@ -201,8 +204,8 @@ impl<H: LockHost> LockServer<H> {
         *state = AskerState::Expelled;
     }
 
-    /// Goes on with the request of `txn` that waited for `name`. Returns the answer, if that was
-    /// the last wait, and the endpoint that it is for.
+    /// Continues the request of `txn` that waited for `name`. Returns the answer and its recipient,
+    /// if the request has no further wait.
     pub fn settle(
         &mut self,
         txn: TxnId,
@@ -236,8 +239,8 @@ impl<H: LockHost> LockServer<H> {
         requests.clear();
         requests.extend(locks.iter().map(|lock| lock.request));
         let outcome = table.lock_set(txn, requests, unusual);
-        // Checked last, for the reason that `LockHost::owns` gives, and it overrides a refusal: an
-        // asker with an old map must learn that, not retry for ever.
+        // Checked last, for the reason given at `LockHost::owns`. The result overrides a refusal:
+        // an asker with an outdated map must learn the owner, not retry for ever.
         let foreign =
             |lock: wire::RemoteLock| !host.owns(lock.request.name.shard(), lock.shard_epoch);
         let wrong = locks.iter().position(foreign);
@@ -275,7 +278,7 @@ impl<H: LockHost> LockServer<H> {
 }
 
 impl Session {
-    /// Ends every attempt of `txn`'s slot below `watermark`; nothing if they have ended.
+    /// Ends every attempt of `txn`'s slot below `watermark`; no effect if already ended.
     fn raise(&mut self, txn: TxnId, watermark: u64, table: &LockTable) {
         if watermark <= self.watermark {
             return;
@@ -284,7 +287,7 @@ impl Session {
         self.watermark = watermark;
     }
 
-    /// Releases all that the current attempt of `txn`'s slot holds.
+    /// Releases all locks of the current attempt of `txn`'s slot.
     fn release(&mut self, txn: TxnId, table: &LockTable) {
         if !broken(Rule::EndsRemoveTheParked) {
             self.stop_waiting(table);
@@ -296,7 +299,7 @@ impl Session {
         }
     }
 
-    /// Records the locks that were granted, and tells the host of new writers.
+    /// Records the granted locks, and notifies the host of new writers.
     fn note(&mut self, requests: &[LockRequest], unusual: &[(usize, Grant)], host: &impl LockHost) {
         let mut unusual = unusual.iter().peekable();
         for (index, request) in requests.iter().enumerate() {
@@ -316,7 +319,7 @@ impl Session {
     }
 }
 
-/// State of `incarnation`, which is a member unless refused.
+/// Returns the state of `incarnation`, a member unless refused.
 fn peer(peers: &mut Vec<AskerState>, incarnation: Incarnation) -> &mut AskerState {
     let index = usize::from(incarnation.raw());
     if peers.len() <= index {
@@ -325,7 +328,7 @@ fn peer(peers: &mut Vec<AskerState>, incarnation: Incarnation) -> &mut AskerStat
     &mut peers[index]
 }
 
-/// Session of `txn`'s slot, created if need be; `None` if its node is expelled.
+/// Returns the session of `txn`'s slot, created if need be; `None` if its node is expelled.
 fn session(peers: &mut Vec<AskerState>, txn: TxnId) -> Option<&mut Session> {
     let AskerState::Member(sessions) = peer(peers, txn.incarnation()) else { return None };
     let index = usize::from(txn.slot());

@@ -1,13 +1,13 @@
 //! Rules of one 8-byte lock slot (LOTUS §4.1), as pure functions over plain values.
 //!
 //! A slot's word is a 56-bit fingerprint above an 8-bit counter. Counter 1 means write-locked; an
-//! even counter is twice the number of readers; a slot without holders is all zeroes, fingerprint
-//! included, so that any name may take it next (H7).
+//! even counter is twice the number of readers. A slot without holders is zero, including the
+//! fingerprint, so that the slot is free for the next name (H7).
 //!
-//! A slot belongs to every name with its fingerprint. Two names of different transactions that
-//! share one conflict, falsely but safely; two names of the same transaction do not, or it could
-//! never succeed (H7). So a decision depends not only on the counter but also on the locks that the
-//! asking transaction itself holds in the slot: [`Mine`], computed from the holders' records.
+//! Names with the same fingerprint in a bucket share a slot. Two names of different transactions in
+//! a slot conflict, falsely but safely; two names of the same transaction do not conflict, or the
+//! transaction could never succeed (H7). So a decision depends not only on the counter but also on
+//! the asking transaction's own locks in the slot: [`Mine`], computed from the holders' records.
 
 use lotus_sabotage::{Rule, broken};
 
@@ -19,27 +19,28 @@ pub const MAX_HOLDERS_PER_SLOT: u8 = 127;
 /// Manner in which a lock was granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
-    /// The transaction holds the lock now and did not before.
+    /// The transaction did not hold the lock before.
     Acquired,
-    /// The transaction held the lock already, in this mode or a stronger one; nothing changed.
+    /// The transaction held the lock already, in this mode or a stronger mode; no change.
     AlreadyHeld,
     /// The transaction was the only reader and is now the writer.
     Upgraded,
 }
 
-/// Reason why a lock was refused. Nothing changed.
+/// Reason why a lock was refused, without any change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Another transaction holds the lock, or one that looks the same, in a conflicting mode.
+    /// Another transaction holds the lock, or a lock with the same fingerprint, in a conflicting
+    /// mode.
     ///
-    /// Abort and retry after a randomised pause: two readers that both want to write refuse each
-    /// other for as long as they retry in step.
+    /// Abort and retry after a randomised pause: two readers that both request an upgrade block
+    /// each other for as long as they retry in step.
     #[error("the lock is held in a conflicting mode")]
     Conflict,
-    /// All slots of the lock's bucket are taken, by other transactions too.
+    /// All slots of the lock's bucket are taken, not only by this transaction.
     ///
-    /// Abort, back off, retry. Where it is frequent the table is too small.
+    /// Abort, back off, retry. If frequent, the table is too small.
     #[error("the lock's bucket is full")]
     BucketFull,
     /// The transaction itself holds every slot of the lock's bucket.
@@ -47,12 +48,13 @@ pub enum Refusal {
     /// No retry of the same transaction can succeed in this table: report it to the application.
     #[error("the transaction's own locks fill the bucket")]
     OwnBucketFull,
-    /// The lock has [`MAX_HOLDERS_PER_SLOT`] holders.
+    /// The lock's slot has [`MAX_HOLDERS_PER_SLOT`] holders.
     ///
     /// Abort, back off, retry.
     #[error("the lock has as many readers as it can count")]
     TooManyReaders,
-    /// [`MAX_WAITING_PER_STRIPE`](crate::MAX_WAITING_PER_STRIPE) requests wait already.
+    /// The limit of [`MAX_WAITING_PER_STRIPE`](crate::MAX_WAITING_PER_STRIPE) waiting requests is
+    /// reached.
     ///
     /// Abort, back off, retry.
     #[error("as many requests wait for locks as the table allows")]
@@ -67,10 +69,10 @@ impl Word {
     /// Bits of the counter, below the fingerprint.
     const COUNTER_BITS: u32 = 8;
 
-    /// Free: without holders, open to every name.
+    /// Free: without holders, available to every name.
     pub(crate) const FREE: Self = Self(0);
 
-    /// Word of a slot with this counter; [`Counter::FREE`] clears the fingerprint too.
+    /// Returns the word of a slot with this counter; [`Counter::FREE`] clears the fingerprint too.
     #[inline]
     pub(crate) fn new(fingerprint: u64, counter: Counter) -> Self {
         match counter {
@@ -92,7 +94,7 @@ impl Word {
     }
 }
 
-/// The lock state of a slot: free, written by one, or read by some.
+/// The lock state of a slot: free, write-locked, or read-locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Counter(u8);
 
@@ -102,33 +104,33 @@ impl Counter {
     /// Held by one transaction for writing.
     pub(crate) const WRITTEN: Self = Self(1);
 
-    /// Held by `readers` records that only read.
+    /// Held by `readers` read records.
     ///
     /// # Panics
-    /// If there are more than [`MAX_HOLDERS_PER_SLOT`].
+    /// If `readers` exceeds [`MAX_HOLDERS_PER_SLOT`].
     #[inline]
     pub(crate) fn read_by(readers: usize) -> Self {
         assert!(readers <= MAX_HOLDERS_PER_SLOT.into(), "{readers} readers in one slot");
         Self(readers as u8 * 2)
     }
 
-    /// Number of records that read; zero if the slot is written.
+    /// Number of read records; zero if the slot is write-locked.
     #[inline]
     pub(crate) const fn readers(self) -> usize {
         (self.0 / 2) as usize
     }
 }
 
-/// Locks of the asking transaction in the slot that its name would use.
+/// Locks of the asking transaction in the slot of the requested name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Mine {
-    /// Mode in which it holds this very name.
+    /// Mode in which the transaction already holds the requested name.
     pub(crate) name: Option<LockMode>,
-    /// Number of the slot's records that are its own, that of this name included.
+    /// Number of the transaction's records in the slot, including the requested name.
     pub(crate) records: usize,
 }
 
-/// Decides whether a transaction gets a lock, and the slot's counter afterwards.
+/// Decides whether to grant a lock, and computes the slot's new counter.
 pub(crate) fn decide(
     counter: Counter,
     mine: Mine,
@@ -144,7 +146,7 @@ pub(crate) fn decide(
         (None, _) => Grant::Acquired,
     };
     let written = counter == Counter::WRITTEN;
-    // All records of a written slot belong to one transaction, so if one is mine, all are.
+    // All records of a write-locked slot belong to one transaction: all are mine, or none.
     let (compatible, records) = match (written, mode) {
         (true, Read) if broken(Rule::WritersExcludeReaders) => (true, mine.records),
         (true, _) => (mine.records > 0, mine.records),
@@ -154,8 +156,8 @@ pub(crate) fn decide(
     if !compatible {
         return Err(Refusal::Conflict);
     }
-    // Records are bounded even where they are not counted, under one's own write lock: they are
-    // counted again once it is released.
+    // The limit also applies under the transaction's own write lock, where the counter does not
+    // count records: after the write lock's release the counter counts them again.
     if grant == Grant::Acquired && records >= MAX_HOLDERS_PER_SLOT.into() {
         return Err(Refusal::TooManyReaders);
     }
@@ -166,7 +168,7 @@ pub(crate) fn decide(
     Ok((grant, after))
 }
 
-/// Counter of a slot, from the modes of its remaining records.
+/// Computes the counter of a slot from the modes of its remaining records.
 pub(crate) fn recount(modes: impl Iterator<Item = LockMode>) -> Counter {
     let mut readers = 0;
     for mode in modes {

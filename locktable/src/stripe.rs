@@ -1,19 +1,19 @@
 //! Holders of locks: the lock state of LOTUS §4.1, in stripes.
 //!
-//! A stripe is the mutex of every bucket that maps to it and the records of the holders of locks
-//! there. A slot is only changed together with its record, under the stripe's mutex, so no two
-//! requests ever choose different slots for one name (H5), no decision rests on a word that has
-//! since changed (H6), and no crash of a coordinator leaves one without the other (H8).
+//! A stripe is the mutex of a set of buckets and the records of the lock holders in these buckets.
+//! A slot and its records change only together, under the stripe's mutex, so two requests never
+//! choose different slots for one name (H5), a decision never rests on an outdated word (H6), and a
+//! crash of a coordinator never leaves a slot without its record or a record without its slot (H8).
 //!
-//! Records lie in one short vector that is searched from end to end: a transaction holds its locks
-//! for microseconds, so a stripe seldom has more than a handful. The vector keeps its capacity, so
-//! a warm stripe does not allocate.
+//! Records lie in a short vector that is searched linearly: a transaction holds its locks for
+//! microseconds, so a stripe seldom has more than a handful of records. The vector keeps its
+//! capacity, so a warm stripe does not allocate.
 //!
-//! The rest of the mutex's cache line holds counters of write locks that were granted or released.
-//! They let a reader without a lock check that nothing was written (H11).
+//! The rest of the mutex's cache line holds counters of grants and releases of write locks. With
+//! these counters a reader without a lock checks that no row was written (H11).
 //!
-//! Requests that wait for locks of the stripe are in a queue that exists only once one has waited;
-//! a stripe without one costs a look at a word of the same cache line.
+//! Requests waiting for locks of the stripe are in a queue, created by the first wait; for a stripe
+//! without a queue the check costs one read of a word in the same cache line.
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
@@ -27,26 +27,26 @@ use crate::slot::{Counter, Mine, recount};
 pub struct Holder {
     /// The lock.
     pub name: LockName,
-    /// Holding transaction; its incarnation tells its compute node.
+    /// Holding transaction; the incarnation identifies the compute node.
     pub txn: TxnId,
-    /// Mode in which it holds the lock.
+    /// Mode in which the transaction holds the lock.
     pub mode: LockMode,
 }
 
-/// One mutex, the records that it guards, and counters, on a cache line of its own.
+/// A mutex, its records, and counters, in a separate cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Stripe {
     records: Mutex<Records>,
-    /// Number of times that a write lock of some buckets of the stripe was granted or ceased to be
-    /// held. Changed under the mutex only.
+    /// Numbers of grants and releases of write locks; each counter serves a part of the stripe's
+    /// buckets. Changed under the mutex only.
     pub(crate) write_changes: [AtomicU64; Self::COUNTERS],
 }
 
 impl Stripe {
-    /// Number of records that a new stripe has room for before it allocates again.
+    /// Initial capacity of a stripe in records.
     const INITIAL_RECORDS: usize = 8;
-    /// Number of counters in a stripe: those that fit in its cache line.
+    /// Number of counters that fit in a stripe's cache line.
     pub(crate) const COUNTERS: usize = 3;
 
     pub(crate) fn new() -> Self {
@@ -58,23 +58,23 @@ impl Stripe {
     /// Locks the stripe.
     ///
     /// # Panics
-    /// If another thread panicked inside, which only a violated assertion in this crate can cause:
-    /// the holders are then unknown, and no lock of the stripe may be granted again.
+    /// If another thread panicked inside the stripe, which only a violated assertion in this crate
+    /// can cause: the holders are then unknown, and no lock of the stripe may be granted again.
     #[inline]
     pub(crate) fn enter(&self) -> MutexGuard<'_, Records> {
         self.records.lock().expect("no thread panics inside a stripe")
     }
 }
 
-/// Records of the holders of the stripe's slots, and of the requests that wait for them.
+/// Records of the holders of the stripe's slots, and waiting requests.
 #[derive(Debug)]
 pub(crate) struct Records {
     holders: Vec<SlotRecord>,
-    /// Made when a request waits for the first time. Boxed: a stripe is one cache line.
+    /// Created by the first wait. Boxed, because a stripe is one cache line.
     waiting: Option<Box<ParkedQueue>>,
 }
 
-/// A [`Holder`] and the slot it occupies, flattened into 24 bytes.
+/// A [`Holder`] and its slot, flattened into 24 bytes.
 #[derive(Clone, Copy, Debug)]
 struct SlotRecord {
     txn: TxnId,
@@ -107,7 +107,7 @@ impl SlotRecord {
 }
 
 impl Records {
-    /// Locks that `txn` holds in `slot`, with `name` looked up among them.
+    /// Returns the locks of `txn` in `slot`, with the mode of `name` among them.
     #[inline]
     pub(crate) fn of(&self, slot: u32, txn: TxnId, name: &LockName) -> Mine {
         let mut mine = Mine::default();
@@ -128,16 +128,16 @@ impl Records {
         self.holders.push(SlotRecord { txn, key, slot, table, space, mode });
     }
 
-    /// Changes the mode in which `txn` holds `name` and returns the slot; `None` if it does not
-    /// hold it.
+    /// Changes the mode in which `txn` holds `name` and returns the slot; `None` if `txn` does not
+    /// hold `name`.
     pub(crate) fn set_mode(&mut self, txn: TxnId, name: &LockName, mode: LockMode) -> Option<u32> {
         let record = self.holders.iter_mut().find(|record| record.is(txn, name))?;
         record.mode = mode;
         Some(record.slot)
     }
 
-    /// Removes the record of `txn` for `name`; returns its slot and mode, or `None` if there is
-    /// none.
+    /// Removes the record of `txn` for `name`; returns its slot and mode, or `None` without such a
+    /// record.
     #[inline]
     pub(crate) fn remove(&mut self, txn: TxnId, name: &LockName) -> Option<(u32, LockMode)> {
         let index = self.holders.iter().position(|record| record.is(txn, name))?;
@@ -145,7 +145,7 @@ impl Records {
         Some((record.slot, record.mode))
     }
 
-    /// The counter that `slot` should have.
+    /// Returns the counter of `slot` according to the records.
     #[inline]
     pub(crate) fn count(&self, slot: u32) -> Counter {
         let of_slot = self.holders.iter().filter(|record| record.slot == slot);
@@ -166,18 +166,18 @@ impl Records {
         self.holders.len()
     }
 
-    /// Whether any request waits in this stripe.
+    /// Whether a request waits in this stripe.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.waiting.as_ref().is_some_and(|queue| !queue.is_empty())
     }
 
-    /// Requests that wait, in the order of their queues.
+    /// Waiting requests, in the order of their queues.
     pub(crate) fn waiting(&self) -> &[Parked] {
         self.waiting.as_ref().map_or(&[], |queue| queue)
     }
 
-    /// Whether a request for `name` waits, so that one that is granted now would overtake it.
+    /// Whether a request for `name` waits, so that a new grant would overtake the waiting request.
     #[inline]
     pub(crate) fn overtakes(&self, name: &LockName) -> bool {
         self.has_waiting() && self.is_awaited(name)
@@ -195,14 +195,14 @@ impl Records {
         queue.insert(place, parked);
     }
 
-    /// Removes the requests that `which` selects from the queues.
+    /// Removes the requests selected by `which` from the queues, and returns them.
     pub(crate) fn unpark(&mut self, which: impl Fn(&Parked) -> bool) -> Vec<Parked> {
         let queue = self.waiting.as_mut();
         queue.map_or_else(Vec::new, |queue| queue.extract_if(.., |one| which(one)).collect())
     }
 
-    /// Serves the queues of `slot`, whose counter is `counter`: adds the records of those that are
-    /// granted, and moves all whose wait ends to `settled`. Returns the counter afterwards.
+    /// Serves the queues of `slot`, whose counter is `counter`: adds records for granted requests,
+    /// and moves all requests whose wait ends to `settled`. Returns the new counter.
     pub(crate) fn serve(
         &mut self,
         slot: u32,
@@ -210,7 +210,7 @@ impl Records {
         settled: &mut Vec<(Parked, WaitOutcome)>,
     ) -> Counter {
         let mut next = 0;
-        // Name of the last request that stays, which mostly is the only name.
+        // Name of the last request that stays, usually the only name.
         let mut stays: Option<LockName> = None;
         while let Some(parked) = self.waiting().get(next) {
             let name = parked.request.name;

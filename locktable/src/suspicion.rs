@@ -1,21 +1,22 @@
-//! Suspicion of an owner of locks that has not answered for longer than usual.
+//! Suspicion of a lock owner that has not answered for longer than usual.
 //!
 //! # What it is
-//! One coordinator's view of one owner, as a state machine over times that are passed in. Every
-//! request is recorded when it is sent, every answer when it comes. An owner that leaves the last
-//! of its requests unanswered is *silent* since that was sent, or since it was last heard; once it
-//! has been silent for its *tolerance* it is *suspected*, until it answers anything.
+//! One coordinator's view of one owner, as a state machine over times that the caller passes. Every
+//! request is recorded when sent, every answer when received. An owner is *silent* while the latest
+//! request is unanswered. The silence starts with the first request to an owner that was not
+//! silent, and restarts with each answer. Once the silence has lasted for the *tolerance*, the
+//! owner is *suspected*, until its next answer.
 //!
 //! # The tolerance
 //! A part of the lease, so that silence is noticed long before the lease has passed, and never less
 //! than a multiple of the slowest recent answer: a machine with more threads than cores, or a
-//! network that is slow at times, raises it by itself.
+//! sometimes slow network, raises the tolerance automatically.
 //!
 //! # What it is not
-//! Proof of a failure. A suspicion saves waiting and nothing else: it decides no outcome, releases
-//! no lock, and expels no node (H2, H4). A node that is suspected wrongly was slow, or a message
-//! was lost. It is still sent the ends of the requests that were given up (H10), or empty requests,
-//! and its first answer ends the suspicion.
+//! Proof of a failure. A suspicion only saves waiting: it decides no outcome, releases no lock, and
+//! expels no node (H2, H4). A wrongly suspected node was slow, or a message was lost. A suspected
+//! node still receives the ends of abandoned requests (H10), or empty requests, and its first
+//! answer ends the suspicion.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use lotus_fabric::rpc::Slowest;
 /// State of the conversation with one owner.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
-    /// Number of requests sent so far, and number of the last one that was answered.
+    /// Number of requests sent so far, and number of the last answered request.
     requests: u64,
     answered: u64,
     /// Start of the present silence, while a request is unanswered.
@@ -34,7 +35,7 @@ pub(crate) struct Silence {
     suspected: bool,
 }
 
-/// A request that was sent.
+/// A sent request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     number: u64,
@@ -42,8 +43,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// The same request, last sent at `at`: the time of its answer is measured from there, since a
-    /// lost message says nothing about how fast the owner is.
+    /// Returns the request as last sent at `at`: the response time is measured from the last
+    /// transmission, since a lost message says nothing about the speed of the owner.
     pub(crate) fn again(self, at: Nanos) -> Self {
         Self { at, ..self }
     }
@@ -52,16 +53,16 @@ impl Sent {
 /// Action on a silence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SuspicionVerdict {
-    /// Nothing to do: there is no silence, or the owner is suspected already.
+    /// No action: the owner is not silent, or already suspected.
     Rest,
-    /// Look again at this time.
+    /// Check again at this time.
     LookAgain(Nanos),
     /// Suspect the owner from now on.
     Suspect,
 }
 
 impl Silence {
-    /// Records a request that is sent now.
+    /// Records a request sent at `now`.
     #[inline]
     pub(crate) fn ask(&mut self, now: Nanos) -> Sent {
         self.requests += 1;
@@ -69,7 +70,7 @@ impl Silence {
         Sent { number: self.requests, at: now }
     }
 
-    /// Records the answer to a request. Returns whether that ends a suspicion.
+    /// Records the answer to a request. Returns whether the answer ends a suspicion.
     #[inline]
     pub(crate) fn hear(&mut self, request: Sent, now: Nanos) -> bool {
         self.slowest.note(now.since(request.at));
@@ -78,21 +79,21 @@ impl Silence {
         std::mem::take(&mut self.suspected)
     }
 
-    /// Forgets silence and suspicion: no answer of the owner is expected any more. Returns whether
-    /// that ends a suspicion.
+    /// Forgets silence and suspicion: answers of the owner are no longer expected. Returns whether
+    /// the owner was suspected.
     pub(crate) fn acquit(&mut self) -> bool {
         self.since = None;
         std::mem::take(&mut self.suspected)
     }
 
     /// Restarts a silence: this coordinator has not listened lately, so the owner gets its whole
-    /// tolerance once more.
+    /// tolerance again.
     pub(crate) fn pardon(&mut self, now: Nanos) {
         self.since = self.since.map(|_| now);
     }
 
-    /// Decides what to do, given the least tolerance. [`SuspicionVerdict::Suspect`] is returned
-    /// once.
+    /// Decides the next action, given the least tolerance. Returns [`SuspicionVerdict::Suspect`]
+    /// once per suspicion.
     pub(crate) fn judge(&mut self, now: Nanos, least: Duration) -> SuspicionVerdict {
         let Some(since) = self.since.filter(|_| !self.suspected) else {
             return SuspicionVerdict::Rest;

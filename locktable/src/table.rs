@@ -2,31 +2,33 @@
 //!
 //! # Layout
 //! A fixed number of buckets, each one cache line of eight slots; see `slot` for the meaning of a
-//! slot. A name's hash gives its bucket and fingerprint. The memory is zero and untouched until
-//! used, so a large table costs only the memory in use.
+//! slot. A name's hash determines its bucket and fingerprint. The memory is zero and untouched
+//! until used, so a large table costs only the memory in use.
 //!
 //! # Synchronisation
 //! A slot and the records of its holders change together under the mutex of the bucket's stripe,
-//! and a decision uses the one load that it was made on: there is no second look to disagree with
-//! (H5, H6). The paper changes the slot by compare-and-swap and logs the holder afterwards; one
-//! short mutex costs as much as the two atomics it replaces and leaves nothing in between.
+//! and a decision uses a single load of the slot, so that no second load can disagree (H5, H6). The
+//! paper changes the slot by compare-and-swap and logs the holder afterwards; a short mutex costs
+//! as much as these two atomics and has no intermediate state.
 //!
-//! Slots are atomic words all the same, because [`LockTable::is_write_locked`] reads them without
-//! the mutex. They are stored with `Release` and loaded there with `Acquire`: a thread that sees a
-//! slot free sees all that its last holder did before it unlocked. Under the mutex, `Relaxed` will
-//! do.
+//! Slots are atomic words nevertheless, because [`LockTable::is_write_locked`] reads them without
+//! the mutex. Slots are stored with `Release` and loaded by this function with `Acquire`: a thread
+//! that sees a free slot sees all actions of the last holder before the unlock. Under the mutex,
+//! `Relaxed` suffices.
 //!
 //! # Noticing writers
 //! A reader without a lock may have to know that no transaction could write the row meanwhile
-//! (H11). A counter moves whenever a write lock is granted or ceases to be held: after the slot
-//! changes when it is granted, before the slot changes when it ceases. So a thread that has seen
-//! the first move sees the slot taken, until it sees the second. [`LockTable::watch`] remembers a
-//! counter, [`LockTable::unwritten_since`] checks whether it has moved or the slot is taken.
+//! (H11). A counter is incremented for every grant and every release of a write lock: at a grant
+//! after the slot changes, at a release before the slot changes. So a thread that has seen the
+//! increment of the grant sees the slot taken, until it sees the increment of the release.
+//! [`LockTable::watch`] remembers a counter, [`LockTable::unwritten_since`] checks whether the
+//! counter has changed or the slot is taken.
 //!
 //! # What it does not do
-//! It never blocks: requests that [wait](LockTable::lock_or_wait) are kept in queues, and a release
-//! hands their locks to them. It does not know which shards it should serve: the caller that grants
-//! checks that *after* taking the lock, see [`LockHost::owns`](crate::LockHost::owns).
+//! The table never blocks: requests that [wait](LockTable::lock_or_wait) are kept in queues, and a
+//! release hands the lock to the next request. The table does not know the shards of its node: the
+//! caller checks the ownership *after* taking the lock, see
+//! [`LockHost::owns`](crate::LockHost::owns).
 
 use std::fmt;
 
@@ -44,10 +46,10 @@ const SLOTS_PER_BUCKET: usize = 8;
 const BUCKET_BYTES: usize = SLOTS_PER_BUCKET * size_of::<u64>();
 
 /// Number of mutexes in a table with at least as many buckets: enough that two coordinators seldom
-/// meet in one, few enough (64 KiB) that they stay in a core's cache.
+/// contend for a mutex, few enough (64 KiB) to stay in a core's cache.
 const STRIPES: usize = 1024;
 
-/// Number of locks of a set that are prefetched ahead of the one being taken: about as many cache
+/// Number of locks of a set that are prefetched ahead of the current lock: about as many cache
 /// misses as a core keeps in flight.
 const LOOKAHEAD: usize = 8;
 
@@ -56,8 +58,8 @@ const LOOKAHEAD: usize = 8;
 pub struct LockTableConfig {
     /// Bytes of slots, rounded down to whole buckets of 64. Default: 32 MiB (LOTUS §8.1).
     pub bytes: usize,
-    /// Bits of a fingerprint, 1 to 56. Default: 56. Fewer make names conflict that differ, which is
-    /// safe but wasteful: for tests, and for measuring the benefit of fingerprints.
+    /// Bits of a fingerprint, 1 to 56. Default: 56. Fewer bits cause false conflicts between names,
+    /// which is safe but wasteful: for tests, and for measuring the benefit of fingerprints.
     pub fingerprint_bits: u32,
 }
 
@@ -68,13 +70,13 @@ impl Default for LockTableConfig {
 }
 
 impl LockTableConfig {
-    /// Table of `bytes` bytes.
+    /// Returns the configuration of a table of `bytes` bytes.
     pub fn with_bytes(bytes: usize) -> Self {
         Self { bytes, ..Self::default() }
     }
 }
 
-/// Reason why a lock table could not be made.
+/// Reason why a lock table could not be created.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockTableError {
@@ -90,7 +92,7 @@ pub enum LockTableError {
         /// Bits asked for.
         bits: u32,
     },
-    /// Ask for less: the machine does not have the memory.
+    /// Ask for fewer bytes: the machine does not have the memory.
     #[error("no memory for a lock table of {bytes} bytes")]
     OutOfMemory {
         /// Bytes asked for.
@@ -98,16 +100,16 @@ pub enum LockTableError {
     },
 }
 
-/// Result of an unlock. Both mean that the transaction does not hold the lock any more.
+/// Result of an unlock. In both cases the transaction no longer holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
-    /// The lock was held, and the transaction holds it no more.
+    /// The transaction held the lock, and has released it.
     Released,
-    /// There was nothing to release: an unlock that is repeated does no harm (H7).
+    /// The transaction did not hold the lock: a repeated unlock is harmless (H7).
     NotHeld,
 }
 
-/// A point in time for the writers of a name; see [`LockTable::watch`].
+/// A position in the history of a name's write locks; see [`LockTable::watch`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watch(u64);
 
@@ -117,7 +119,7 @@ pub use waiting::LockOrWait;
 
 /// The locks of one compute node, shared by its coordinators.
 pub struct LockTable {
-    /// At least as many as there are slots; the first begins a cache line.
+    /// The slots, and possibly unused words behind them; the first word is aligned to a cache line.
     words: Words,
     buckets: usize,
     fingerprint_mask: u64,
@@ -130,13 +132,13 @@ struct SlotPlace {
     fingerprint: u64,
 }
 
-/// Result of looking for a fingerprint in a bucket.
+/// Result of a search for a fingerprint in a bucket.
 enum Found {
-    /// The fingerprint's slot, and the word that was seen there.
+    /// The fingerprint's slot, and the word read from it.
     Taken { index: usize, word: Word },
-    /// A free slot that it could take.
+    /// A free slot for the fingerprint.
     Free { index: usize },
-    /// All eight slots have other fingerprints.
+    /// All eight slots are taken by different fingerprints.
     Full,
 }
 
@@ -162,13 +164,13 @@ impl LockTable {
         Ok(Self { words, buckets, fingerprint_mask: (1 << bits) - 1, stripes })
     }
 
-    /// Takes one lock, or returns the reason why not. Never waits for its holders.
+    /// Takes one lock, or returns the reason of the refusal. Never waits for the holders.
     ///
-    /// Repeating a request that was granted is harmless. A write request for a lock that is held to
-    /// read upgrades it if there is no other reader.
+    /// Repeating a granted request is harmless. A write request for a lock that the transaction
+    /// holds to read upgrades the lock if no other transaction reads.
     ///
     /// # Errors
-    /// The reason for the refusal; nothing has changed.
+    /// The reason for the refusal; the table is unchanged.
     #[inline]
     pub fn try_lock(&self, txn: TxnId, request: LockRequest) -> Result<Grant, Refusal> {
         let LockRequest { name, mode } = request;
@@ -177,7 +179,7 @@ impl LockTable {
         self.lock_in(&mut records, place, txn, LockRequest { name, mode })
     }
 
-    /// [`Self::try_lock`] in the stripe of `place`, which has been entered.
+    /// [`Self::try_lock`] with the stripe of `place` already entered.
     #[inline]
     fn lock_in(
         &self,
@@ -219,7 +221,7 @@ impl LockTable {
         }
     }
 
-    /// Releases one lock, in whatever mode it is held.
+    /// Releases one lock, regardless of its mode.
     #[inline]
     pub fn unlock(&self, txn: TxnId, name: &LockName) -> Release {
         let SlotPlace { bucket, fingerprint } = self.place(name);
@@ -242,22 +244,22 @@ impl LockTable {
         Release::Released
     }
 
-    /// Takes all of `requests` or none, prefetching ahead; a name may occur more than once.
+    /// Takes all of `requests` or no lock, prefetching ahead; a name may occur more than once.
     ///
     /// # Errors
-    /// The index of the first request that was refused, and why. Locks that this call had taken are
-    /// released and those that it had upgraded are downgraded; locks held before stay as they were.
+    /// The index of the first refused request, and the reason. Locks taken by this call are
+    /// released, and locks upgraded by this call are downgraded; locks held before stay unchanged.
     pub fn try_lock_set(
         &self,
         txn: TxnId,
         requests: &[LockRequest],
     ) -> Result<(), (usize, Refusal)> {
-        // Does not allocate unless the transaction asks for what it already holds.
+        // Does not allocate unless the transaction requests a lock that it already holds.
         self.lock_set(txn, requests, &mut Vec::new())
     }
 
-    /// [`Self::try_lock_set`] that leaves in `unusual` the index and grant of every request that
-    /// was not simply [`Grant::Acquired`], in ascending order.
+    /// Like [`Self::try_lock_set`]; also stores in `unusual` the index and grant of every request
+    /// whose grant was not [`Grant::Acquired`], in ascending order.
     pub(crate) fn lock_set(
         &self,
         txn: TxnId,
@@ -302,14 +304,14 @@ impl LockTable {
         }
     }
 
-    /// Releases every lock in `names`; those not held are passed over.
+    /// Releases every lock in `names`, skipping locks that `txn` does not hold.
     pub fn unlock_all(&self, txn: TxnId, names: &[LockName]) {
         for name in names {
             self.unlock(txn, name);
         }
     }
 
-    /// Releases every lock in `requests`, in whatever mode it is held.
+    /// Releases every lock in `requests`, regardless of its mode.
     pub fn unlock_set(&self, txn: TxnId, requests: &[LockRequest]) {
         for request in requests {
             self.unlock(txn, &request.name);
@@ -326,42 +328,41 @@ impl LockTable {
         records.of(slot_number(bucket, index), txn, name).name.is_some()
     }
 
-    /// Whether some transaction holds `name` to write. Takes no mutex.
+    /// Whether a transaction holds `name` to write. Takes no mutex.
     ///
-    /// The answer was true at one moment during the call. It errs only towards `true`, when
-    /// another name has the same fingerprint in the same bucket.
+    /// The answer was correct at one moment during the call. Errs only towards `true`, when another
+    /// name has the same fingerprint in the same bucket.
     #[inline]
     pub fn is_write_locked(&self, name: &LockName) -> bool {
         let SlotPlace { bucket, fingerprint } = self.place(name);
-        // A name keeps its slot for as long as it is held, so one pass over the bucket sees it.
+        // A name keeps its slot while held, so one pass over the bucket finds the slot.
         self.slots(bucket).iter().any(|word| {
             let word = Word(word.load(Ordering::Acquire));
             word.fingerprint() == fingerprint && word.counter() == Counter::WRITTEN
         })
     }
 
-    /// Remembers this moment, for [`Self::unwritten_since`]. Takes no mutex.
+    /// Returns the current position, for [`Self::unwritten_since`]. Takes no mutex.
     #[inline]
     pub fn watch(&self, name: &LockName) -> Watch {
-        // Acquire: a thread that sees that a write lock was granted must find its slot taken
-        // afterwards.
+        // Acquire: a thread that sees the increment of a grant must then find the slot taken.
         Watch(self.write_changes(self.place(name).bucket).load(Ordering::Acquire))
     }
 
     /// Whether no transaction has held `name` to write since `watch`, or holds it now. Takes no
     /// mutex.
     ///
-    /// It errs only towards `false`: names share counters. A change that another thread has just
-    /// made, without any synchronisation with this one, may escape it; see the module's notes for
-    /// what cannot.
+    /// Errs only towards `false`, because names share counters. A very recent change by another
+    /// thread, without synchronisation with this thread, may be missed; the module's notes say
+    /// which changes cannot be missed.
     #[inline]
     pub fn unwritten_since(&self, name: &LockName, watch: Watch) -> bool {
-        // The slot first: a thread that sees it free after a writer sees the counter that moved
-        // before.
+        // The slot first: a thread that sees the slot free after a writer sees the earlier
+        // increment of the counter.
         !self.is_write_locked(name) && self.watch(name) == watch
     }
 
-    /// Prefetches the two cache lines that locking `name` will touch first.
+    /// Prefetches the first two cache lines that locking `name` touches.
     #[inline]
     pub fn prefetch(&self, name: &LockName) {
         let bucket = self.place(name).bucket;
@@ -369,17 +370,18 @@ impl LockTable {
         prefetch::read(self.stripe(bucket));
     }
 
-    /// Number of locks that are held, each counted once per holder.
+    /// Number of held locks, counted once per holder.
     ///
-    /// Enters every stripe in turn, so the sum is exact only while nothing changes.
+    /// Enters every stripe in turn, so the sum is exact only without concurrent changes.
     pub fn held(&self) -> usize {
         self.stripes.iter().map(|stripe| stripe.enter().len()).sum()
     }
 
-    /// Every lock held by transactions of `incarnation`, for releasing the locks of a dead node.
+    /// Returns every lock held by transactions of `incarnation`, for releasing the locks of a dead
+    /// node.
     ///
-    /// Complete once nothing can lock for that incarnation any more: refuse it at every lock server
-    /// first (H8).
+    /// Complete once no request can lock for the incarnation: refuse the incarnation at every lock
+    /// server first (H8).
     pub fn holders_of(&self, incarnation: Incarnation) -> Vec<Holder> {
         let mut holders = Vec::new();
         self.for_each_holder(|holder| {
@@ -390,9 +392,9 @@ impl LockTable {
         holders
     }
 
-    /// Every lock of these shards that is held, for the hand-over of the shards.
+    /// Returns every held lock of these shards, for the hand-over of the shards.
     ///
-    /// Complete if this node stopped owning them before (H19).
+    /// Complete if this node stopped owning the shards before the call (H19).
     pub fn holders_in(&self, shards: &[ShardId]) -> Vec<Holder> {
         let mut holders = Vec::new();
         self.for_each_holder(|holder| {
@@ -405,17 +407,17 @@ impl LockTable {
 
     /// Calls `visit` with every holder, one stripe at a time.
     ///
-    /// `visit` runs inside a stripe: it must not call the table, and should be brief.
+    /// `visit` runs inside a stripe: the closure must not call the table, and should be brief.
     pub fn for_each_holder(&self, mut visit: impl FnMut(Holder)) {
         for stripe in &self.stripes {
             stripe.enter().holders().for_each(&mut visit);
         }
     }
 
-    /// Number of slots that disagree with their holders' records, or are not all zeroes although
-    /// they have no holder (H7): always none.
+    /// Number of slots that disagree with their holders' records, or are not zero although without
+    /// a holder (H7): always 0.
     ///
-    /// Enters the stripe of one bucket after another, so it may be called at any time.
+    /// Enters the stripes bucket by bucket, so the call is safe at any time.
     pub fn unsound_slots(&self) -> usize {
         let unsound_in = |bucket| {
             let records = self.stripe(bucket).enter();
@@ -432,7 +434,7 @@ impl LockTable {
         (0..self.buckets).map(unsound_in).sum()
     }
 
-    /// Turns an upgraded write lock back into the read lock that it was.
+    /// Turns an upgraded write lock back into a read lock.
     fn downgrade(&self, txn: TxnId, name: &LockName) {
         let SlotPlace { bucket, fingerprint } = self.place(name);
         let mut records = self.stripe(bucket).enter();
@@ -457,19 +459,19 @@ impl LockTable {
 
     #[inline]
     fn stripe(&self, bucket: usize) -> &Stripe {
-        // Their number is a power of two; a division would cost more than the rest of the look-up.
+        // The number of stripes is a power of two; a division would cost more than the rest of the
+        // look-up.
         &self.stripes[bucket & (self.stripes.len() - 1)]
     }
 
-    /// Counter of a bucket. Buckets of one stripe share a few, in turn.
+    /// Returns the counter of a bucket. The buckets of a stripe share its counters, in turn.
     #[inline]
     fn write_changes(&self, bucket: usize) -> &AtomicU64 {
         let turn = bucket >> self.stripes.len().trailing_zeros();
         &self.stripe(bucket).write_changes[turn % Stripe::COUNTERS]
     }
 
-    /// Records that a lock of this mode was granted or ceases to be held. Its stripe must be
-    /// entered.
+    /// Records the grant or release of a lock of this mode. The bucket's stripe must be entered.
     #[inline]
     fn note_change(&self, bucket: usize, mode: LockMode) {
         if mode == LockMode::Write {
@@ -493,11 +495,12 @@ impl fmt::Debug for LockTable {
     }
 }
 
-/// Looks for a fingerprint, or failing that for a free slot. Its stripe must be entered.
+/// Searches a bucket for a fingerprint, or else for a free slot. The bucket's stripe must be
+/// entered.
 #[inline]
 fn find(slots: &[AtomicU64; SLOTS_PER_BUCKET], fingerprint: u64) -> Found {
     let words = slots.each_ref().map(|word| Word(word.load(Ordering::Relaxed)));
-    // Most locks have an empty bucket to themselves, and one test shows that.
+    // Most requests find an empty bucket, which a single test detects.
     if words.iter().fold(0, |any, word| any | word.0) == Word::FREE.0 {
         return Found::Free { index: 0 };
     }
@@ -516,14 +519,14 @@ fn find(slots: &[AtomicU64; SLOTS_PER_BUCKET], fingerprint: u64) -> Found {
     found
 }
 
-/// Changes a slot. Its stripe must be entered.
+/// Changes a slot. The slot's stripe must be entered.
 #[inline]
 fn store(slot: &AtomicU64, word: Word) {
-    // Release: all that the last holder did comes before the slot is seen to be free.
+    // Release: all actions of the last holder happen before a thread sees the slot free.
     slot.store(word.0, Ordering::Release);
 }
 
-/// Tells a bucket that other transactions fill too from one that the transaction fills itself (H7).
+/// Distinguishes a bucket filled by `txn` alone from a bucket shared with other transactions (H7).
 #[cold]
 fn full(records: &Records, bucket: usize, txn: TxnId) -> Refusal {
     let mut slots = (0..SLOTS_PER_BUCKET).map(|index| slot_number(bucket, index));
@@ -533,13 +536,13 @@ fn full(records: &Records, bucket: usize, txn: TxnId) -> Refusal {
     }
 }
 
-/// A slot's number in its table.
+/// Returns a slot's number in the table.
 #[inline]
 fn slot_number(bucket: usize, index: usize) -> u32 {
     (bucket * SLOTS_PER_BUCKET + index) as u32
 }
 
-/// A slot's index in its bucket.
+/// Returns a slot's index in its bucket.
 #[inline]
 fn slot_index(slot: u32) -> usize {
     slot as usize % SLOTS_PER_BUCKET

@@ -1,9 +1,9 @@
 //! The lock protocol as bytes: messages between coordinators of different compute nodes.
 //!
 //! A datagram is a head of 8 bytes and a number of items, little-endian throughout. Every item
-//! begins with the same 16 bytes; a lock request is followed by its locks, 16 bytes each, and
-//! before them by an age if it may wait. An item is answered by one item, which is followed by an
-//! owner if a lock was asked of the wrong node; so a reply is never longer than its request.
+//! begins with the same 16 bytes. The item of a lock request is followed by an age if the request
+//! may wait, and by the locks, 16 bytes each. Each item is answered by one item, followed by an
+//! owner if a lock was requested from the wrong node; so a reply is never longer than its request.
 //!
 //! ```text
 //! head  version 1 | zero 1 | items 2 | configuration epoch 4
@@ -13,20 +13,20 @@
 //! age   microseconds since the transaction's first attempt began 4 | zero 4
 //! ```
 //!
-//! A transaction locks in rounds, one for each time that it executes; the locks of one round that
-//! one node owns travel in fragments small enough for a datagram. Both numbers come back in the
-//! answer and mean nothing to the server: repeating a fragment is harmless whatever they are, and
-//! they only tell the asker which question an answer is for.
+//! A transaction locks in rounds, one per execution; the locks of a round at one owner travel in
+//! fragments small enough for a datagram. The answer echoes round and fragment number, which have
+//! no meaning to the server: repeating a fragment is harmless, and the numbers only tell the asker
+//! to which question an answer belongs.
 //!
-//! A request that may wait is answered at once, with *waiting* if it does; its outcome is sent as a
-//! reply that no request precedes. A repeated request is answered with what is known by then, so a
-//! lost outcome is only late.
+//! A request that may wait is answered at once, with *waiting* if it waits; the outcome is sent
+//! later as an unsolicited reply. A repeated request is answered with the current state, so a lost
+//! outcome is merely delayed.
 //!
-//! Both sides carry their configuration epoch, so that a node that is behind learns of it with the
-//! grant or the unlock itself (H23).
+//! Requests and replies carry the sender's configuration epoch, so that a node with an old
+//! configuration notices with the grant or the unlock itself (H23).
 //!
-//! Decoding trusts nothing: every length, reserved byte, flag and id is checked, and what does not
-//! fit is a [`DecodeError`].
+//! Decoding does not trust its input: every length, reserved byte, flag and id is checked, and a
+//! violation is a [`DecodeError`].
 
 use lotus_fabric::ids::{Epoch, Key, NodeId, TableId, TxnId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -99,7 +99,7 @@ const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
 const _: () = assert!(size_of::<LockItem>() == ITEM_BYTES);
 const _: () = assert!(size_of::<Lock>() == LOCK_BYTES);
 
-/// Item kinds. Zero is not used, so that a zeroed buffer is not a message.
+/// Item kinds. Zero is unused, so that a zeroed buffer is not a message.
 mod kind {
     pub(super) const LOCK: u8 = 1;
     pub(super) const END: u8 = 2;
@@ -128,8 +128,8 @@ const REFUSALS: [Refusal; 5] = [
     Refusal::QueueFull,
 ];
 
-/// Reason why bytes are not a message. Drop the datagram: the sender will ask again, or is of
-/// another version and will never get an answer, which the operator should hear about.
+/// Reason why bytes are not a message. Drop the datagram: the sender will repeat the request, or
+/// has a different version and will never get an answer, which should be reported to the operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -139,7 +139,7 @@ pub enum DecodeError {
     /// Bytes follow the last item; drop the datagram.
     #[error("the datagram is longer than its items")]
     Trailing,
-    /// The sender speaks another version; drop the datagram and count it.
+    /// The sender uses a different version; drop the datagram and count it.
     #[error("the datagram has version {0}, not {VERSION}")]
     Version(u8),
     /// An item that does not exist on this side of the protocol; drop the datagram.
@@ -150,17 +150,17 @@ pub enum DecodeError {
     Reserved,
 }
 
-/// A message does not fit into the rest of the buffer: send the buffer, then this message.
+/// A message does not fit into the rest of the buffer: send the buffer first, then the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the buffer is full")]
 pub struct BufferFull;
 
-/// One lock as asked of another node.
+/// One lock in a request to a remote node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteLock {
     /// The lock and its mode.
     pub request: LockRequest,
-    /// Epoch of its shard under which the asker believes the node to own it (H4, H19).
+    /// Shard epoch under which the asker believes the node to own the shard (H4, H19).
     pub shard_epoch: u32,
 }
 
@@ -190,44 +190,44 @@ impl RemoteLock {
     }
 }
 
-/// Identifies the question that an answer is for.
+/// Identifies the question of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Question {
     /// Attempt that asks.
     pub txn: TxnId,
     /// Number of the attempt's execution.
     pub round: u16,
-    /// Number of the part of that round's locks.
+    /// Number of the fragment of the round's locks.
     pub fragment: u16,
 }
 
-/// A request, as the server sees it.
+/// A decoded request.
 #[derive(Clone, Copy, Debug)]
 pub enum LockMessage<'a> {
-    /// Take all of these locks or none.
+    /// Take all of `locks`, or no lock.
     Lock {
         /// Question, echoed in the answer.
         question: Question,
         /// Locks to take.
         locks: Locks<'a>,
         /// Microseconds since the transaction's first attempt began, if the request may wait. The
-        /// locks are then in ascending [`WaitOrder`](crate::WaitOrder), all above those that the
-        /// attempt holds.
+        /// locks are then in ascending [`WaitOrder`](crate::WaitOrder), above all locks of the
+        /// attempt.
         age_us: Option<u32>,
     },
-    /// This attempt and all earlier ones of its slot are over: release their locks.
+    /// The attempt and all earlier attempts of its slot are over: release their locks.
     End {
-        /// Latest attempt that is over.
+        /// Latest finished attempt.
         txn: TxnId,
     },
 }
 
-/// Locks of one request, checked, still encoded.
+/// Locks of one request, validated but still encoded.
 #[derive(Clone, Copy)]
 pub struct Locks<'a>(&'a [Lock]);
 
 impl Locks<'_> {
-    /// Locks in the order in which they were asked for.
+    /// Locks in the order of the request.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = RemoteLock> + '_ {
         self.0.iter().map(RemoteLock::decode)
     }
@@ -239,32 +239,32 @@ impl std::fmt::Debug for Locks<'_> {
     }
 }
 
-/// A reply, as the asker sees it.
+/// A decoded reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// Answer to a lock request.
     Lock {
-        /// Question that is answered.
+        /// The answered question.
         question: Question,
         /// Result of the request.
         answer: LockAnswer,
     },
-    /// The attempt and all earlier ones of its slot hold nothing at this node any more.
+    /// The attempt and all earlier attempts of its slot hold no locks at the replying node.
     Ended {
-        /// Latest attempt that is over.
+        /// Latest finished attempt.
         txn: TxnId,
     },
 }
 
-/// Result of a lock request. Anything but [`LockAnswer::Granted`] and [`LockAnswer::Waiting`] means
-/// that it took nothing.
+/// Result of a lock request. With answers other than [`LockAnswer::Granted`] and
+/// [`LockAnswer::Waiting`] the request took no locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockAnswer {
     /// All locks are held.
     Granted,
-    /// The request waits for one of the locks, and holds those below; the outcome follows.
+    /// The request waits for one lock, and holds the lower locks; the outcome follows.
     Waiting,
-    /// One lock was refused; the refusal says what to do.
+    /// One lock was refused; the refusal says how to react.
     Refused {
         /// Index of the lock in the request.
         index: u16,
@@ -276,18 +276,18 @@ pub enum LockAnswer {
         /// Index of the lock in the request.
         index: u16,
         /// Owner of the shard, as far as the node knows. [`crate::NO_OWNER`] if the node has
-        /// stopped granting its locks, to give the shard away.
+        /// stopped granting the shard's locks, for a hand-over.
         owner: NodeId,
-        /// Epoch of the shard since which it is.
+        /// First shard epoch of this owner.
         shard_epoch: u32,
     },
-    /// The attempt is over, or a later one of its slot has begun: ignore it (H9).
+    /// The attempt is over, or a later attempt of its slot has begun: ignore the answer (H9).
     Stale,
     /// The asker's incarnation has been expelled: it must stop (H2).
     Expelled,
 }
 
-/// Configuration epoch of a datagram's sender.
+/// Returns the configuration epoch of a datagram's sender.
 ///
 /// # Errors
 /// If the bytes do not begin with a head of this version.
@@ -315,7 +315,7 @@ fn head(datagram: &[u8]) -> Result<(&Head, &[u8]), DecodeError> {
     }
 }
 
-/// Walks a datagram, taking item by item off its front.
+/// Decodes a datagram item by item.
 fn items<'a, T>(
     datagram: &'a [u8],
     take: impl Fn(&mut &'a [u8]) -> Result<T, DecodeError>,
@@ -410,7 +410,7 @@ fn take_reply(rest: &mut &[u8]) -> Result<Reply, DecodeError> {
     Ok(Reply::Lock { question, answer })
 }
 
-/// Writes a datagram's items into a buffer that the caller owns.
+/// Writes a datagram's items into the caller's buffer.
 #[derive(Debug)]
 struct Writer<'a> {
     buffer: &'a mut [u8],
@@ -424,7 +424,7 @@ impl<'a> Writer<'a> {
         Self { buffer, used: HEAD_BYTES, items: 0 }
     }
 
-    /// Writes an item, or nothing; returns the room for the bytes that follow it.
+    /// Writes a whole item or no bytes; returns the room for the `following` bytes.
     fn push(&mut self, item: &LockItem, following: usize) -> Result<&mut [u8], BufferFull> {
         let bytes = ITEM_BYTES + following;
         let room = self.buffer.get_mut(self.used..self.used + bytes).ok_or(BufferFull)?;
@@ -449,17 +449,17 @@ fn item(kind: u8, question: Question, refusal: u8, count: u16) -> LockItem {
     LockItem { kind, refusal, count, round, fragment, txn: txn.raw().into() }
 }
 
-/// The item of an end or its acknowledgement, which belong to no round.
+/// Returns the item of an end or its acknowledgement, which do not belong to a round.
 fn end_item(kind: u8, txn: TxnId) -> LockItem {
     item(kind, Question { txn, round: 0, fragment: 0 }, 0, 0)
 }
 
-/// Writes a datagram of requests. Ends come before locks that they may make room for.
+/// Writes a datagram of requests. Ends come before locks, because ends may make room for locks.
 #[derive(Debug)]
 pub struct RequestWriter<'a>(Writer<'a>);
 
 impl<'a> RequestWriter<'a> {
-    /// Starts a datagram in `buffer`, which limits its length.
+    /// Starts a datagram in `buffer`, whose length limits the datagram.
     ///
     /// # Panics
     /// If `buffer` is shorter than [`HEAD_BYTES`].
@@ -467,11 +467,11 @@ impl<'a> RequestWriter<'a> {
         Self(Writer::new(buffer))
     }
 
-    /// Adds a request for all of `locks` or none.
+    /// Adds a request for all of `locks`, or no lock.
     ///
     /// # Errors
-    /// If it does not fit; nothing was written. [`Self::room_for_locks`] gives the number that
-    /// would.
+    /// If the request does not fit; the buffer is unchanged. [`Self::room_for_locks`] gives the
+    /// number of locks that would fit.
     pub fn lock(
         &mut self,
         question: Question,
@@ -484,7 +484,7 @@ impl<'a> RequestWriter<'a> {
     /// `age_us` microseconds ago. The locks are in ascending [`WaitOrder`](crate::WaitOrder).
     ///
     /// # Errors
-    /// If it does not fit; nothing was written.
+    /// If the item does not fit; the buffer is unchanged.
     pub fn lock_or_wait(
         &mut self,
         question: Question,
@@ -518,17 +518,17 @@ impl<'a> RequestWriter<'a> {
     /// Adds the end of `txn` and of all earlier attempts of its slot.
     ///
     /// # Errors
-    /// If it does not fit; nothing was written.
+    /// If the item does not fit; the buffer is unchanged.
     pub fn end(&mut self, txn: TxnId) -> Result<(), BufferFull> {
         self.0.push(&end_item(kind::END, txn), 0).map(drop)
     }
 
-    /// Number of locks that one more request could ask for.
+    /// Number of locks that fit in one more request.
     pub fn room_for_locks(&self) -> usize {
         (self.0.buffer.len() - self.0.used).saturating_sub(ITEM_BYTES) / LOCK_BYTES
     }
 
-    /// Whether nothing has been added.
+    /// Whether the datagram has no items.
     pub fn is_empty(&self) -> bool {
         self.0.items == 0
     }

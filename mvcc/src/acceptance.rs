@@ -1,68 +1,73 @@
-//! Acceptance of records: whether a record is the one that a cell named.
+//! Acceptance of records: decides whether a record belongs to the cell that named its slot.
 //!
 //! A reader without the row's lock reads the CVT, then the record, while writers replace both word
-//! by word. This page argues that it is never deceived; `tests/torn_reads.rs` tries.
+//! by word. This page argues that the reader never accepts a wrong record; `tests/torn_reads.rs`
+//! tests the claim.
 //!
 //! # What writers do
 //!
-//! A writer holds the row's lock and, in this order, each step complete before the next begins on
-//! the replica in question: (1) writes its record, into the slot of the victim's cell or into one
-//! that is free; (2) writes that cell whole, INVISIBLE; (3) draws its timestamp; (4) changes the
-//! version word. Where the record goes to the cell's home slot, (1) and (2) are one WRITE, whose
-//! words land in any order. An abort clears the cell instead of (3) and (4). Every record names the
-//! version that it follows. A slot that a version has left may be rewritten at any time, for any
-//! row: nothing here rests on how long it is kept.
+//! A writer holds the row's lock and takes four steps, each complete before the next begins on the
+//! replica in question: (1) it writes its record, into the slot of the victim's cell or into a free
+//! slot; (2) it writes the whole cell, INVISIBLE; (3) it draws its timestamp; (4) it changes the
+//! version word. If the record goes to the cell's home slot, (1) and (2) are one WRITE, whose words
+//! land in any order. An abort clears the cell instead of (3) and (4). Every record names its
+//! previous version. A slot that a version has left may be rewritten at any time, for any row: the
+//! argument does not depend on how long the slot is kept.
 //!
 //! # Why a mix is caught
 //!
 //! Let the reader pick version `v` ≤ S from the cell, and then read the slot that the cell names.
-//! `v` was drawn before S was, and S before the reader's first READ. So its steps (1) and (2) were
-//! complete by then: the cell's other words are those of `v` or of a later tenant, never of an
-//! earlier one, and likewise the slot of `v` holds its record or a later one. What can be wrong:
+//! `v` was drawn before S, and S before the reader's first READ. So steps (1) and (2) of the writer
+//! of `v` were complete by then: the cell's remaining words belong to `v` or to a later tenant,
+//! never to an earlier tenant, and the slot of `v` holds the record of `v` or a later record.
+//! Possible errors:
 //!
-//! - *Words of two records, or of another row's:* the checksum covers every word and is seeded with
-//!   the name; the table and the primary key are compared, for rows may share a name.
+//! - *Words of two records, or of another row's record:* the checksum covers every word and is
+//!   seeded with the name; the table and the primary key are compared, because rows may share a
+//!   name.
 //! - *The slot of a later tenant of the cell, or a later record of this row in the slot of `v`:*
-//!   its writer began after `v` committed, so the version it follows is `v` or later, and `v` >
-//!   previous fails. That holds whether the writer commits or aborts.
-//! - *Length or state of another tenant:* the record has its own, and they must agree.
+//!   its writer began after `v` committed, so its previous version is `v` or later, and `v` >
+//!   previous fails, whether the writer commits or aborts.
+//! - *Length or state of another tenant:* the record has its own length and state, which must agree
+//!   with the cell's.
 //! - *The wrong pick:* a version `u` between `v` and S was replaced or cleared while the CVT was
-//!   read, word by word. Oldest versions go first, so `v` was replaced before it; but its record
-//!   may still be whole in its slot. Only a cell that shows something later than S, or nothing, can
-//!   have held `u`. Then, where READs may be torn, the CVT is read again behind the record
-//!   ([`crate::visibility::may_be_outdated`]) and must be the same: a version word never returns
-//!   once it has gone, so `v` stood there at a moment between the two READs, and `u` beside it. A
-//!   CVT that was read twice before with the same result shows as much.
+//!   read, word by word. The oldest version is replaced first, so `v` was replaced before `u`; but
+//!   the record of `v` may still be whole in its slot. Only a cell that shows a version later than
+//!   S, or no version, can have held `u`. In that case, on fabrics whose READs may be torn, the CVT
+//!   is read again behind the record ([`crate::visibility::may_be_outdated`]) and must be
+//!   unchanged: a version word never returns once it has gone, so `v` stood in the CVT at a moment
+//!   between the two READs, with `u` beside it. A CVT that was read twice before the record with
+//!   the same result proves as much.
 //!
-//! Nothing in this rests on whether the record is read after its cell. So it holds for a record in
-//! the cell's home slot as well, which is read with the cell, in one READ and in any order: what
-//! matters is that the READ began after S was drawn.
+//! The argument does not need the record to be read after its cell. It therefore also holds for a
+//! record in the cell's home slot, which is read with the cell, in one READ and in any order: only
+//! the READ must have begun after S was drawn.
 //!
-//! The predecessor is a second witness: where the CVT still shows the version before `v`, the
-//! record must name just that one. Cells of a consistent CVT never contradict it, because the
-//! versions in a CVT have no gaps. For a version that is *later* than S it is the only witness of
-//! which record a cell led to: [`crate::chain`] rests on it.
+//! The predecessor is a second check: if the CVT still shows the version before `v`, the record
+//! must name exactly that version. Cells of a consistent CVT never contradict the record, because
+//! the versions in a CVT have no gaps. For a version *later* than S the predecessor is the only
+//! evidence of which record a cell led to: [`crate::chain`] rests on it.
 //!
 //! # What rests on a record, and what cannot
 //!
-//! A deletion writes a record as well, and is believed only with it. Reading the CVT twice with the
-//! same result would not do: a writer that pauses between two words of a cell leaves an old version
-//! word beside a new tombstone for an unbounded time. Nor would a tombstone without a record do the
-//! other way round: its version word beside the state of the value that stood there before would
+//! A deletion also writes a record, and is believed only with that record. Reading the CVT twice
+//! with the same result would not suffice: a writer that pauses between two words of a cell leaves
+//! an old version word beside a new tombstone for an unbounded time. A tombstone without a record
+//! would fail the other way round: its version word beside the state of the earlier value would
 //! bring that value back.
 //!
-//! A deletion without a record is another matter, because it may stand only in a cell that named no
-//! record before ([`crate::layout::cvt::Cell::taken_by`]). Such a cell had no version, or one more
-//! deletion of this kind, so half of the new words beside half of the old contradict each other, or
-//! describe that earlier deletion correctly. A later tenant's version word beside the words of the
-//! deletion was drawn after the reader's READ began, and is later than S; its other words beside
-//! the deletion's version word name a record that follows the deletion. So it is believed on the
-//! terms of an absence:
+//! A deletion without a record is a special case, because it may stand only in a cell that named no
+//! record before ([`crate::layout::cvt::Cell::taken_by`]). Such a cell had no version, or an
+//! earlier deletion without a record, so half of the new words beside half of the old words
+//! contradict each other, or describe the earlier deletion correctly. A later tenant's version word
+//! beside the words of the deletion was drawn after the reader's READ began, and is later than S;
+//! the tenant's other words beside the deletion's version word name a record that follows the
+//! deletion. So a deletion without a record is believed on the same terms as an absence:
 //!
-//! That a row did *not exist* has no record to show for it, and is believed once two readings of
-//! the CVT, one after the other, agree: then all words stood side by side at one moment. At such a
-//! moment a writer in the middle of a cell does no harm, because its victim is a cell without a
-//! version as long as there is one.
+//! The *absence* of a row has no record as evidence, and is believed once two successive readings
+//! of the CVT agree: then its words stood side by side at one moment. At such a moment a writer in
+//! the middle of a cell does no harm, because its victim is a cell without a version as long as the
+//! CVT has such a cell.
 
 use lotus_fabric::ids::{Key, TableId};
 use lotus_sabotage::{Rule, broken};
@@ -73,7 +78,7 @@ use crate::layout::record::Record;
 use crate::timestamp::Timestamp;
 use crate::visibility::Candidate;
 
-/// Row that a record is expected to be of.
+/// Row to which a record must belong.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     /// The row's table.
@@ -84,23 +89,25 @@ pub struct Expected<'a> {
     pub primary_key: &'a PrimaryKey,
 }
 
-/// Reason why a record was not accepted. Unless said otherwise the caller reads the CVT again, a
-/// bounded number of times, and then aborts as retryable.
+/// Reason why a record was not accepted. Unless a variant says otherwise, the caller reads the CVT
+/// again, a bounded number of times, and then aborts as retryable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum Reject {
-    /// The words are not one record of this row: it was being written, or is another row's.
+    /// The words are not one record of the expected row: the record was being written, or belongs
+    /// to another row.
     #[error("the record is another row's, or was being written while it was read")]
     Torn,
-    /// The record is another table's, which slabs rule out: one table's slots are never another's.
+    /// The record belongs to another table. Slabs rule this out: a slot serves one table only.
     #[error("the record belongs to another table")]
     OtherTable,
-    /// The record is another row's that has the same 64-bit name: the slot has a new tenant. Only
-    /// if the two have the same mark as well is it the CVT that is another row's; retrying does not
-    /// help then, and the caller reports an error that names the row ([`crate::naming`]).
+    /// The record belongs to another row with the same 64-bit name: the slot has a new tenant. If
+    /// both rows have the same mark as well, the CVT itself belongs to the other row; retrying does
+    /// not help then, and the caller reports an error that names the row ([`crate::naming`]).
     #[error("the record belongs to another row of this name")]
     OtherRow,
-    /// The value is longer or shorter than the cell says, or only one of them is a deletion.
+    /// The value is longer or shorter than the cell says, or only one of cell and record is a
+    /// deletion.
     #[error("the record's contents are not what its cell says")]
     OtherContents,
     /// The record was written over the expected version or a later one.
@@ -111,8 +118,8 @@ pub enum Reject {
     OtherPredecessor,
 }
 
-/// Decodes the record in `words` and accepts it if it is the one that the cell of `candidate`
-/// names: a value or a deletion. There should be [`crate::TableDef::record_words`] words.
+/// Decodes the record in `words` and accepts a record that matches the cell of `candidate`: a value
+/// or a deletion. `words` should have [`crate::TableDef::record_words`] words.
 ///
 /// # Errors
 /// [`Reject`] says what is wrong with the record, and what to do.
@@ -136,8 +143,8 @@ pub fn accept_record<'a>(
     Ok(record)
 }
 
-/// Decodes the record in `words` and accepts it if it is of the row that is `expected` and follows
-/// a version earlier than `version`.
+/// Decodes the record in `words` and accepts a record of the `expected` row that follows a version
+/// earlier than `version`.
 #[inline]
 pub(crate) fn accept_version<'a>(
     expected: &Expected<'_>,

@@ -1,10 +1,10 @@
 //! The address cache: offsets at which the CVTs of rows were last seen (LOTUS §5.1).
 //!
-//! One cache serves every coordinator of a compute node. It is a plain array of words that are read
-//! and written without any ordering between them, because a wrong answer is harmless: a stale
-//! offset, an offset of another row with the same tag, or one that was overwritten a moment ago
-//! leads to a CVT that names another row, which the lookup notices and then reads the bucket
-//! ([`crate::index::Lookup`]). A word holds a whole entry, so none is ever half new.
+//! One cache serves every coordinator of a compute node. The cache is a plain array of words, read
+//! and written without any ordering, because a wrong answer is harmless: a stale offset, an offset
+//! of another row with the same tag, or a just overwritten offset leads to a CVT that names another
+//! row. The lookup notices the mismatch and reads the bucket ([`crate::index::Lookup`]). A word
+//! holds a whole entry, so an entry is never half new.
 //!
 //! ```text
 //! line = 8 entries = 64 bytes           entry = tag:24 | CVT offset:40, 0 for none
@@ -14,9 +14,9 @@
 //! group, which the row's key names.
 //!
 //! # Growth
-//! A table may have more rows than it was made for ([`crate::index`]). Searches of such rows pass
-//! through fans of buckets, and push each other's rows out of the cache. Once that has happened as
-//! often as there are entries, a larger array takes the place of the first, and begins empty.
+//! A table may have more rows than it was made for ([`crate::index`]). Searches for the additional
+//! rows pass through fans of buckets, and evict other rows from the cache. After as many evictions
+//! as the cache has entries, a larger array, empty at first, replaces the current array.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -32,20 +32,20 @@ const _: () = assert!(LINE_ENTRIES * size_of::<AtomicU64>() == LINE_BYTES);
 
 type CacheLine = [AtomicU64; LINE_ENTRIES];
 
-/// Number of larger arrays that a cache may have, one after the other.
+/// Number of larger arrays that a cache may have in succession.
 const LARGER: usize = 4;
-/// Number of entries of an array for each one of the array before it.
+/// Growth factor: entries of an array for each entry of the previous array.
 const GROWTH: usize = 8;
 
 /// A lossy map from rows to the offsets of their CVTs, shared without locks.
 pub struct AddressCache {
-    /// Arrays of entries. Each is a mapping of its own: page-aligned, populated on use, and backed
-    /// by huge pages where there are any, so that a look-up costs one cache miss and no page walk.
+    /// Arrays of entries. Each array is a separate mapping: page-aligned, populated on use, and
+    /// backed by huge pages if available, so that a look-up costs one cache miss and no page walk.
     first: Array,
     larger: [OnceLock<Array>; LARGER],
     /// Number of the array in use; 0 is the first.
     current: AtomicUsize,
-    /// Rows of an outgrown index that have lost their place in this array.
+    /// Evictions from the current array by rows of an outgrown index.
     lost: AtomicU64,
 }
 
@@ -85,8 +85,8 @@ impl AddressCache {
         }
     }
 
-    /// Notes that a row of an outgrown index has taken another row's entry. When that has happened
-    /// often enough, the cache goes on with a larger array, if there is memory for one.
+    /// Notes that a row of an outgrown index has taken another row's entry. After enough such
+    /// evictions the cache switches to a larger array, if memory allows.
     #[cold]
     pub fn note_lost(&self) {
         let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
@@ -102,17 +102,17 @@ impl AddressCache {
         }
     }
 
-    /// Offset at which the CVT of row `key` of `table` was last seen, if the cache has it.
+    /// Returns the offset at which the CVT of row `key` of `table` was last seen, if cached.
     #[inline]
     pub fn lookup(&self, table: TableId, key: Key) -> Option<u64> {
         let place = self.place(table, key);
-        // Relaxed, here and below: the offset is only a guess, checked against what it leads to.
+        // Relaxed, here and below: the offset is only a hint, checked against the CVT behind it.
         let mut entries = place.line.iter().map(|entry| entry.load(Ordering::Relaxed));
         entries.find_map(|entry| place.offset_in(entry))
     }
 
     /// Stores `offset` as the place of the CVT of row `key` of `table`, replacing another row's
-    /// entry if need be; returns whether it did.
+    /// entry if need be; returns whether another row was evicted.
     ///
     /// # Panics
     /// If `offset` is 0 or does not fit in 40 bits.
@@ -126,7 +126,8 @@ impl AddressCache {
         for (index, existing) in place.line.iter().enumerate() {
             let existing = existing.load(Ordering::Relaxed);
             if existing == entry {
-                // The usual case; storing it again would take the line from other processors.
+                // The usual case; storing the entry again would take the line from other
+                // processors.
                 return false;
             }
             if place.offset_in(existing).is_some() {
@@ -141,7 +142,7 @@ impl AddressCache {
         is_full
     }
 
-    /// Removes the row, and any other with the same tag.
+    /// Removes the row, and every other row of its line with the same tag.
     #[inline]
     pub fn invalidate(&self, table: TableId, key: Key) {
         let place = self.place(table, key);
@@ -171,10 +172,10 @@ impl AddressCache {
     }
 }
 
-/// A hash of a row, for caches in this process.
+/// Returns a hash of a row, for caches in this process.
 ///
-/// A key is a hash already, but not of its table, and its shard bits are few: one multiplication
-/// spreads all of them over both halves of a product.
+/// A key is already a hash, but not of its table, and its shard bits are few: one multiplication
+/// spreads all input bits over both halves of a product.
 #[inline]
 pub(crate) fn mix(table: TableId, key: Key) -> u64 {
     let name = key.0 ^ u64::from(table.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -189,7 +190,7 @@ struct CachePlace<'a> {
 }
 
 impl CachePlace<'_> {
-    /// The offset in `entry`, if it has this tag.
+    /// Returns the offset in `entry`, if the entry has this row's tag.
     #[inline]
     fn offset_in(&self, entry: u64) -> Option<u64> {
         let offset = field(entry, 0, OFFSET_BITS);

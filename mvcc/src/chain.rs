@@ -1,46 +1,47 @@
-//! Versions that are no longer in the CVT: a record names the version before it, and its slot.
+//! Versions that are no longer in the CVT: each record names the previous version and the slot of
+//! that version's record.
 //!
 //! # What this is
 //!
-//! A snapshot that finds every cell of a CVT newer than itself goes on from the oldest cell but
-//! one: its record leads to the oldest, that one's to the version before, one READ each, until a
-//! version is old enough or the chain breaks. Pure decisions over the records that were read.
+//! A snapshot older than every cell of a CVT continues from the second oldest cell: the record of
+//! that cell leads to the oldest version, whose record leads to the version before, one READ each,
+//! until a version is old enough or the chain breaks. This module makes pure decisions over the
+//! records that were read.
 //!
 //! # What it is not
 //!
-//! A promise that the version is still there. [`crate::retention`] decides how long a displaced
-//! version keeps its slot; here it only matters that a slot with another record in it is
-//! recognised, however early it was reused.
+//! A promise that the version still exists. [`crate::retention`] decides how long a displaced
+//! version keeps its slot; this module only recognises a slot that was reused, however early.
 //!
 //! # Why a link is exact
 //!
-//! A record whose `previous` is `v` was written under the row's lock while `v` was its newest
-//! version, by an attempt that committed or by one that did not. The newest version is never
-//! displaced, so at that moment the predecessor's slot held the record of `v`, whole. Anything
-//! written there later, before the reader looks, is one of:
+//! A record whose `previous` is `v` was written under the row's lock while `v` was the row's newest
+//! version, by an attempt that committed or aborted. The newest version is never displaced, so at
+//! that moment the predecessor's slot held the whole record of `v`. A later write to the slot,
+//! before the reader looks, is one of:
 //!
-//! - *another row's record:* its checksum is seeded with another name, or it has another primary
-//!   key;
-//! - *a later record of this row:* its writer began when `v` had been displaced, by something later
-//!   than `v`, so the version it follows is later than `v`. Again an abort changes nothing;
-//! - *half of one of these:* the checksum.
+//! - *another row's record:* the checksum is seeded with a different name, or the primary key
+//!   differs;
+//! - *a later record of this row:* its writer began when `v` had been displaced by a later version,
+//!   so its `previous` is later than `v`. Again an abort changes nothing;
+//! - *a partly written record:* the checksum fails.
 //!
-//! So a record of this row in that slot is the one of `v` if and only if it follows a version
-//! earlier than `v`. Only the version that names `v` follows it: the next version after the one
-//! that `v`'s own record names is `v`. If that is at most the snapshot and `v` is not, it is the
-//! one that the snapshot sees.
+//! So a record of the row in that slot is the record of `v` if and only if its `previous` is
+//! earlier than `v`. Only the version that names `v` follows it: the next version after the
+//! `previous` of `v`'s own record is `v`. If that `previous` is at most the snapshot and `v` is
+//! not, `previous` is the version that the snapshot sees.
 //!
 //! A row that was deleted long ago is purged, and may be inserted again: then no record names its
 //! earlier versions, and its old slots may hold its new records. So an insert names the group's
-//! purge time as the version it follows, without a slot. That is no earlier than any version that
-//! is gone for good, so a reader looking for one of them rejects the new records as later ones; and
-//! it is the time from which on the row is known not to have existed.
+//! purge time as its previous version, without a slot. The purge time is no earlier than any purged
+//! version, so a reader looking for a purged version rejects the new records as too new; and from
+//! the purge time on the row is known not to have existed.
 //!
 //! A link begins at a record, never at a cell: a cell's words may be torn, and a version word later
-//! than the snapshot may stand beside the slot of an older tenant. That is why the search begins
-//! one version further on than it seems to need
+//! than the snapshot may stand beside the slot of an older tenant. The search therefore begins one
+//! version later than seems necessary
 //! ([`Visible::Displaced`](crate::visibility::Visible::Displaced)): the first record must name the
-//! version that the CVT shows before it, and from there on nothing rests on the CVT.
+//! preceding version in the CVT, and from then on the search does not rely on the CVT.
 
 use lotus_sabotage::{Rule, broken};
 
@@ -48,22 +49,22 @@ use crate::acceptance::{Expected, Reject, accept_version};
 use crate::layout::record::Record;
 use crate::timestamp::Timestamp;
 
-/// Largest number of records that a reader follows before it gives up as too old. A row that was
-/// written so often since its snapshot is written faster than it can be read.
+/// Largest number of records that a reader follows before the snapshot counts as too old. A row
+/// with so many newer versions is written faster than it can be read.
 pub const MAX_HOPS: u32 = 8;
 
-/// A version of a row, as the record that follows it names it.
+/// Reference to a version of a row, from the record of the next version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// Its commit time.
+    /// Commit time of the version.
     pub version: Timestamp,
-    /// Offset of the slot that its record was written to, in the group's region; 0 if the row did
-    /// not exist from `version` on, and nothing is known of earlier times.
+    /// Offset of the slot of the version's record, in the group's region; 0 if the row did not
+    /// exist from `version` on, and earlier times are unknown.
     pub record: u64,
 }
 
 impl Link {
-    /// The version before that of `record`; `None` if the row did not exist before.
+    /// Returns the link to the version before `record`; `None` if the row did not exist before.
     #[inline]
     pub fn before(record: &Record<'_>) -> Option<Self> {
         let link = Self { version: record.previous(), record: record.predecessor() };
@@ -71,8 +72,8 @@ impl Link {
     }
 }
 
-/// Decodes the record of the version that `link` names, if it is still in its slot. There should be
-/// as many `words` as a slot has.
+/// Decodes the record of the version that `link` names, if still in its slot. `words` should be a
+/// whole slot.
 ///
 /// # Errors
 /// [`Reject`]: the version is gone for good.

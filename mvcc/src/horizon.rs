@@ -1,23 +1,23 @@
-//! The horizon: a time that no snapshot lies before, neither in use nor still to be drawn.
+//! The horizon: a lower bound of all snapshots, in use or still to be drawn.
 //!
 //! # What this is
 //!
-//! Each coordinator knows the snapshots of its own slots ([`Snapshots`]) and a timestamp that was
-//! issued already, which every later snapshot is at least (H18). The smaller of both is its
-//! *floor*. The smallest floor of all coordinators of all compute nodes is the horizon: a version
-//! with a successor at or below it is not needed by any snapshot (DESIGN §7, H13). A floor that is
-//! read late may be too small: that keeps versions longer, nothing else.
+//! Each coordinator knows the snapshots of its own slots ([`Snapshots`]) and an already issued
+//! timestamp, a lower bound of every later snapshot (H18). The minimum is the coordinator's
+//! *floor*. The smallest floor of all coordinators of all compute nodes is the horizon: no snapshot
+//! needs a version whose successor is at or below the horizon (DESIGN §7, H13). A stale floor may
+//! be too small, which only keeps versions longer.
 //!
 //! # What it is not
 //!
-//! It reads no clock and sends nothing. The engine's `horizon.rs` carries floors from node to node,
-//! through a word of each in a memory node.
+//! The module reads no clock and sends no message. The engine's `horizon.rs` carries floors from
+//! node to node, through one word per node in a memory node.
 //!
 //! # A snapshot that is being drawn
 //!
-//! Between asking for a timestamp and getting it, a slot counts with the floor that it started
-//! from: its snapshot will be at least that, but perhaps less than timestamps that others have been
-//! issued in between.
+//! Between asking for a timestamp and getting it, a slot counts with the timestamp issued before
+//! the request, a lower bound of its snapshot. The snapshot may be less than timestamps issued to
+//! other slots in between.
 
 use crate::timestamp::Timestamp;
 
@@ -29,39 +29,39 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// No snapshot in any of `slots` slots.
+    /// Creates the snapshots of `slots` slots, none of which has a snapshot.
     pub fn new(slots: usize) -> Self {
         Self { held: vec![None; slots] }
     }
 
-    /// Records that a slot is about to ask for a snapshot. `issued` is a timestamp that is known to
-    /// be issued.
+    /// Records that a slot is about to ask for a snapshot. `issued` is an already issued timestamp.
     #[inline]
     pub fn register(&mut self, slot: usize, issued: Timestamp) {
         self.held[slot] = Some(issued);
     }
 
-    /// Records that the slot reads from `snapshot` now.
+    /// Records that the slot now reads from `snapshot`.
     #[inline]
     pub fn activate(&mut self, slot: usize, snapshot: Timestamp) {
         self.held[slot] = Some(snapshot);
     }
 
-    /// Records that the slot reads from no snapshot any more.
+    /// Records that the slot has finished reading from its snapshot.
     #[inline]
     pub fn finish(&mut self, slot: usize) {
         self.held[slot] = None;
     }
 
-    /// Time that no snapshot here lies before, now or later. `issued` is a timestamp that is known
-    /// to be issued.
+    /// Returns a lower bound of the current and future snapshots of the slots. `issued` is an
+    /// already issued timestamp.
     pub fn floor(&self, issued: Timestamp) -> Timestamp {
         self.held.iter().flatten().fold(issued, |floor, held| floor.min(*held))
     }
 }
 
-/// The horizon, computed from the published floor words of all live nodes. A floor of zero means
-/// that a node has published none yet; then the horizon is unknown and [`Timestamp::ZERO`].
+/// Returns the horizon, computed from the published floor words of all live nodes. A floor of zero
+/// means that a node has not published its floor yet; then the horizon is unknown and
+/// [`Timestamp::ZERO`].
 pub fn horizon(floors: impl IntoIterator<Item = u64>) -> Timestamp {
     let least = floors.into_iter().min().unwrap_or(0);
     Timestamp::new(least).unwrap_or(Timestamp::ZERO)

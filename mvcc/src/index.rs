@@ -1,12 +1,13 @@
-//! The hash index: the place of a row's CVT, and the search for it.
+//! The hash index: the place of a row's CVT, and the search for a CVT.
 //!
 //! # Geometry
 //!
 //! In the region of every replica group a table has one array of home buckets. Shard `s` belongs to
 //! group `s % groups`; within a group, shards lie one after the other with the same number of
-//! buckets each, and a row's home bucket follows from its hash. A bucket that is full continues in
-//! overflow buckets, which belong to the same shard and never leave its chain: first one, then fans
-//! of four ([`crate::layout::bucket`]), so that an index grows with its table and nothing moves.
+//! buckets each, and a row's home bucket follows from its hash. A full bucket continues in overflow
+//! buckets, which belong to the same shard and never leave its chain: first a single bucket, then
+//! fans of four ([`crate::layout::bucket`]), so that an index grows with its table without moving
+//! rows.
 //!
 //! ```text
 //! group g:  base | shard g: bucket 0, 1, ... | shard g + groups: bucket 0, 1, ... | ...
@@ -15,15 +16,16 @@
 //! # Lookup
 //!
 //! [`Lookup`] is a state machine over words that its caller reads (LOTUS §5.1, "read CVT"): it
-//! names what to read, takes the words and says what is next. A cached address costs nothing if it
-//! is stale: the CVT names its row, so another row's is noticed and the bucket read. Rows of one
-//! name lie in one chain; the mark in the header tells which is looked for ([`crate::naming`]).
+//! names the words to read, takes them, and returns the next step. A stale cached address is
+//! harmless: a CVT names its row, so the lookup notices another row's CVT and reads the bucket.
+//! Rows with the same name lie in one chain; the mark in the header identifies the row
+//! ([`crate::naming`]).
 //!
 //! # Inserting
 //!
-//! An insert holds the lock of the row *and* of the home bucket, which is named
+//! An insert holds the lock of the row *and* of the home bucket, whose lock name is
 //! [`IndexShape::bucket_key`] in the table's bucket space (LOTUS §4.1 locks the bucket's address;
-//! aligned addresses would name few shards). The one lock covers the whole chain.
+//! aligned addresses would name few shards). This lock covers the whole chain.
 
 use std::ops::Range;
 
@@ -36,7 +38,7 @@ use crate::naming::RowName;
 use crate::slab::SlotKind;
 use crate::table::{SpecError, TableDef, TableSpec};
 
-/// Share of the slots of home buckets, in percent, that is used at a table's capacity: the other
+/// Share of the slots of home buckets, in percent, that is used at a table's capacity: the free
 /// fifth keeps all but a few rows of an even spread out of overflow buckets.
 pub const LOAD_FACTOR_PERCENT: u64 = 80;
 
@@ -50,13 +52,13 @@ pub struct IndexShape {
 }
 
 impl IndexShape {
-    /// Shape of a table with this `spec` in a cluster of `groups` replica groups.
+    /// Returns the shape of a table with this `spec` in a cluster of `groups` replica groups.
     ///
     /// # Errors
     /// See [`TableSpec::validate`].
     ///
     /// # Panics
-    /// If there is no group, or more groups than shards in the cluster.
+    /// If `groups` is 0, or exceeds the number of shards of the cluster.
     pub fn of(spec: &TableSpec, groups: usize) -> Result<Self, SpecError> {
         spec.validate()?;
         assert!((1..=usize::from(ShardId::COUNT)).contains(&groups), "{groups} replica groups");
@@ -76,16 +78,16 @@ impl IndexShape {
         self.buckets_per_shard
     }
 
-    /// Replica group that `shard` belongs to.
+    /// Replica group of `shard`.
     #[inline]
     pub fn group(&self, shard: ShardId) -> usize {
         usize::from(shard.raw() % self.groups)
     }
 
-    /// Bytes of all home buckets in group `group`; 0 if none of the table's shards is there.
+    /// Bytes of all home buckets in group `group`; 0 if the group has no shard of the table.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// If the cluster has no group `group`.
     pub fn index_bytes(&self, group: usize) -> u64 {
         let (groups, shards) = (usize::from(self.groups), usize::from(self.shards));
         assert!(group < groups, "group {group} of {groups}");
@@ -107,14 +109,14 @@ impl IndexShape {
         ((u128::from(key.hash()) * u128::from(self.buckets_per_shard)) >> HASH_BITS) as u64
     }
 
-    /// Name of the lock of the row's home bucket, and so of its chain: the bucket's number in place
-    /// of a hash, in the row's own shard.
+    /// Name of the lock of the row's home bucket, which covers the chain: the bucket's number in
+    /// place of a hash, in the row's own shard.
     #[inline]
     pub fn bucket_key(&self, key: Key) -> Key {
         self.bucket_name(key.shard(), self.home_number(key))
     }
 
-    /// Name of the lock of the home bucket with this number in its shard.
+    /// Name of the lock of home bucket `number` of `shard`.
     #[inline]
     pub fn bucket_name(&self, shard: ShardId, number: u64) -> Key {
         Key(number << ShardId::BITS | u64::from(shard.raw()))
@@ -136,10 +138,11 @@ pub struct IndexGeometry {
 }
 
 impl IndexGeometry {
-    /// Index of this shape, at `bases[g]` in group `g`.
+    /// Returns the geometry of an index of this shape, at `bases[g]` in group `g`.
     ///
     /// # Panics
-    /// If there is not one base for each group, or one is 0 or not aligned to a cache line.
+    /// If the number of bases is not the number of groups, or a base is 0 or not aligned to a cache
+    /// line.
     pub fn new(shape: IndexShape, bases: Vec<u64>) -> Self {
         assert_eq!(bases.len(), usize::from(shape.groups), "one base for each group");
         let line = LINE_BYTES as u64;
@@ -161,7 +164,7 @@ impl IndexGeometry {
     /// Offset of the first home bucket of `shard`, in its group's region.
     ///
     /// # Panics
-    /// If the table has no such shard.
+    /// If the table does not have the shard.
     #[inline]
     pub fn shard_base(&self, shard: ShardId) -> u64 {
         self.bases[self.shape.group(shard)] + self.shape.shard_offset(shard)
@@ -170,22 +173,22 @@ impl IndexGeometry {
     /// Offset of the row's home bucket, in the region of the group of the row's shard.
     ///
     /// # Panics
-    /// If the table has no such shard.
+    /// If the table does not have the shard.
     #[inline]
     pub fn home_bucket(&self, key: Key) -> u64 {
         self.bucket_at(key.shard(), self.shape.home_number(key))
     }
 
-    /// Kind of slot that continues the chain of `key` behind its last bucket, `tail`.
+    /// Returns the kind of slot that extends the chain of `key` behind its last bucket, `tail`.
     #[inline]
     pub fn behind(&self, key: Key, tail: u64) -> SlotKind {
         if tail == self.home_bucket(key) { SlotKind::Bucket } else { SlotKind::Fan }
     }
 
-    /// Offset of the home bucket with this number in `shard`, in the region of the shard's group.
+    /// Offset of home bucket `number` of `shard`, in the region of the shard's group.
     ///
     /// # Panics
-    /// If the table has no such shard.
+    /// If the table does not have the shard.
     #[inline]
     pub fn bucket_at(&self, shard: ShardId, number: u64) -> u64 {
         self.shard_base(shard) + number * self.shape.bucket_bytes
@@ -206,32 +209,32 @@ pub struct Read {
 pub struct FreeSlot {
     /// Offset of the CVT to be created.
     pub offset: u64,
-    /// Its first cell, which may still be bound to a record slot by a row that is gone. The
-    /// insert writes the header and this cell, as [`Cell::taken_by`] says, and leaves the other
-    /// cells as they are.
+    /// First cell of the CVT, which may still be bound to a record slot of a purged row. The insert
+    /// writes the header and the first cell, as [`Cell::taken_by`] says, and leaves the remaining
+    /// cells unchanged.
     pub first_cell: Cell,
 }
 
 /// Next action, or result, of a lookup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SearchStep {
-    /// Read this and pass the words to [`Lookup::absorb`].
+    /// Read these words and pass them to [`Lookup::absorb`].
     Read(Read),
     /// The row's CVT.
     Found {
         /// Offset of the CVT; worth remembering in the address cache.
         offset: u64,
-        /// Its part of the words last absorbed.
+        /// Range of the CVT in the words last absorbed.
         words: Range<usize>,
     },
-    /// The row has no CVT. True only as of these reads, unless a lock keeps inserts away.
+    /// The row has no CVT. Valid only as of these READs, unless a lock excludes inserts.
     Absent {
         /// The last bucket of the chain, behind which an insert would append overflow buckets.
         tail: u64,
         /// The first slot that an insert may take; `None` if the chain is full.
         free: Option<FreeSlot>,
     },
-    /// The row was not seen, but a header was being written: [`Lookup::restart`], a bounded
+    /// The row was not seen, but a header was being written: call [`Lookup::restart`], a bounded
     /// number of times.
     Torn,
 }
@@ -249,7 +252,7 @@ pub struct Lookup {
     torn: bool,
     /// Whether the chain has led into a fan.
     in_fan: bool,
-    /// Number of buckets that the chain has led to behind the home bucket.
+    /// Number of overflow buckets visited so far.
     behind: u8,
 }
 
@@ -260,7 +263,7 @@ enum At {
 }
 
 impl Lookup {
-    /// Begins to look for the row `name` of `table`, at a cached address if there is one.
+    /// Starts the search for the row `name` of `table`, at the cached address if known.
     #[inline]
     pub fn start(table: &TableDef, name: RowName, cached: Option<u64>) -> (Self, Read) {
         let home = table.geometry().home_bucket(name.key);
@@ -273,19 +276,19 @@ impl Lookup {
         (lookup, read)
     }
 
-    /// Whether the search has passed into a fan of buckets: the index has more rows there than it
-    /// was made for.
+    /// Whether the search has passed into a fan of buckets: this part of the index has more rows
+    /// than planned.
     pub fn is_in_fan(&self) -> bool {
         self.in_fan
     }
 
-    /// Number of buckets behind the home bucket that the search has passed into; at most
+    /// Number of buckets behind the home bucket that the search has visited; at most
     /// [`MAX_BEHIND`](crate::layout::bucket::MAX_BEHIND).
     pub fn behind(&self) -> u8 {
         self.behind
     }
 
-    /// Begins again at the home bucket.
+    /// Restarts the search at the home bucket.
     #[inline]
     pub fn restart(&mut self) -> Read {
         (self.free, self.torn, self.at) = (None, false, At::Bucket(self.home));
@@ -293,17 +296,17 @@ impl Lookup {
         self.pending()
     }
 
-    /// Takes the words that were read, as the last step asked.
+    /// Takes the words that the last step asked for, and returns the next step.
     ///
     /// # Panics
-    /// If their number differs from the one asked for.
+    /// If the number of words differs from the requested number.
     #[inline]
     pub fn absorb(&mut self, words: &[u64]) -> SearchStep {
         self.absorb_except(words, |_| false)
     }
 
-    /// Like [`Lookup::absorb`], for an insert whose transaction has already `claimed` some slots
-    /// of the chain: these are not free.
+    /// Like [`Lookup::absorb`], for an insert whose transaction has already `claimed` slots of the
+    /// chain: claimed slots are not free.
     ///
     /// # Panics
     /// As `absorb`.
@@ -331,8 +334,8 @@ impl Lookup {
         bucket: Bucket<'_>,
         claimed: impl Fn(u64) -> bool,
     ) -> SearchStep {
-        // The header as a whole is compared, mark and check included: only the row's own, whole one
-        // matches, and no other row's of this name.
+        // The comparison covers the whole header, including mark and check: only the row's own
+        // complete header matches, not the header of another row with the same name.
         let found = bucket.slots().position(|slot| slot[..HEADER_WORDS] == self.header);
         if let Some(slot) = found {
             let start = slot * self.cvt.words();
@@ -360,7 +363,8 @@ impl Lookup {
         }
     }
 
-    /// A free slot with a torn first cell is being freed right now, and cannot be taken.
+    /// Notes a free slot. A free slot with a torn first cell is being freed right now, and cannot
+    /// be taken.
     #[inline]
     fn note_free(&mut self, offset: u64, cvt: Cvt<'_>) {
         match cvt.cell(0) {

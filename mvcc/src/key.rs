@@ -27,8 +27,8 @@ const LENGTH_AT: usize = PrimaryKey::MAX_BYTES;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrimaryKey {
-    /// The bytes in order; zeroes after the last; the length in the very last byte. Words rather
-    /// than bytes, so that copies, comparisons and 8-byte keys are single instructions.
+    /// The bytes in order, padded with zeroes; the length in the very last byte. Words rather than
+    /// bytes, so that copies, comparisons and 8-byte keys are single instructions.
     words: [u64; WORDS],
 }
 
@@ -58,11 +58,11 @@ impl PrimaryKey {
     /// Largest length of a primary key, in bytes.
     pub const MAX_BYTES: usize = 31;
 
-    /// Builds a key in its place: `write` fills the beginning of the room and returns the number of
-    /// bytes that the key has, which may be more than there is room for.
+    /// Builds a key in place: `write` fills the beginning of the buffer and returns the length of
+    /// the key in bytes, which may exceed the buffer.
     ///
     /// # Errors
-    /// As for a key of so many bytes.
+    /// [`KeyError`], as for a key of that length.
     #[inline]
     pub fn build(write: impl FnOnce(&mut [u8]) -> usize) -> Result<Self, KeyError> {
         let mut words = [0; WORDS];
@@ -79,7 +79,7 @@ impl PrimaryKey {
         }
     }
 
-    /// The first bytes of a longer key, to name it in an error; `None` if there are none.
+    /// Returns the first bytes of a longer key, for error messages; `None` if `bytes` is empty.
     pub fn prefix_of(bytes: &[u8]) -> Option<Self> {
         Self::try_from(&bytes[..bytes.len().min(Self::MAX_BYTES)]).ok()
     }
@@ -109,7 +109,7 @@ impl PrimaryKey {
         self.words[index] & without_length
     }
 
-    /// The key's bytes as one word, if it has eight.
+    /// The key's bytes as one word, if the key has eight bytes.
     #[inline]
     pub(crate) const fn number(&self) -> Option<u64> {
         if self.byte_count() == 8 { Some(self.words[0]) } else { None }
@@ -226,11 +226,11 @@ impl fmt::Debug for PrimaryKey {
 /// Part of a primary key that decides the shard (LOTUS §4.2, the critical field).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CriticalField {
-    /// No part: rows spread over all shards by the hash of the whole key.
+    /// No part: the hash of the whole key spreads rows over all shards.
     #[default]
     Hashed,
-    /// A big-endian number inside the encoded key, such as a warehouse; its value modulo the
-    /// table's shards is the shard. In a key that ends earlier, missing bytes read as zero.
+    /// A big-endian number inside the encoded key, such as a warehouse; the number modulo the
+    /// table's shard count is the shard. In shorter keys, missing bytes read as zero.
     Bytes {
         /// Index of the field's first byte.
         start: u8,

@@ -2,12 +2,12 @@
 
 use std::ops::{Bound, RangeBounds};
 
-/// A range of keys, which compare as bytes do: from a key on, up to but not including another one.
+/// A half-open range of keys, in byte order: from an included key to an excluded key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyRange {
-    /// The least key that lies in it, if it is one.
+    /// Inclusive lower bound: the least byte string in the range, whether or not a valid key.
     pub from: Vec<u8>,
-    /// The least key behind it; `None` if there is none.
+    /// Exclusive upper bound; `None` if unbounded.
     pub until: Option<Vec<u8>>,
 }
 
@@ -32,18 +32,18 @@ impl KeyRange {
         Self { from: prefix.to_vec(), until: after_all_with(prefix) }
     }
 
-    /// Whether it ends before it begins.
+    /// Whether the range ends before it begins.
     pub fn is_inverted(&self) -> bool {
         self.until.as_ref().is_some_and(|until| *until < self.from)
     }
 
-    /// Whether no key lies in it.
+    /// Whether the range contains no key.
     pub fn is_empty(&self) -> bool {
         self.until.as_ref().is_some_and(|until| *until <= self.from)
     }
 
-    /// Returns what is left of it behind the part that was read, up to `place`: the least key that
-    /// was not read, or in reverse the least that was.
+    /// Returns the unread rest of the range after a read up to `place`: the least unread key, or in
+    /// reverse the least key read.
     pub fn rest(&self, place: Vec<u8>, reverse: bool) -> Self {
         match reverse {
             false => Self { from: place, until: self.until.clone() },
@@ -52,12 +52,12 @@ impl KeyRange {
     }
 }
 
-/// Least key above `key`.
+/// Returns the least key above `key`.
 fn after(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
-/// Least key above all those with this prefix; `None` if there is none.
+/// Returns the least key above all keys with this prefix; `None` if no such key exists.
 fn after_all_with(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut next = prefix[..=last].to_vec();

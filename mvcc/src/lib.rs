@@ -1,25 +1,25 @@
-//! Multi-version tables in remote memory: their bytes and the rules for reading them.
+//! Multi-version tables in remote memory: byte layouts and the rules for reading them.
 //!
 //! # What this crate is
 //!
 //! The pure half of LOTUS's memory store (LOTUS §4.4, §7.1): names ([`key`], [`naming`],
-//! [`key_range`], [`table`]), bytes ([`layout`]), and the decisions taken over bytes that were
-//! read ([`index`], [`visibility`], [`acceptance`], [`chain`]). Beside them stand the few pieces of
-//! state that a compute node keeps about remote memory: the [`address_cache`], the
-//! [`version_table_cache`], the [`slab`] sub-allocator with the slots that [`retention`] keeps
-//! back, the snapshots that define its [`horizon`], and the embedded [`timestamp`] clock.
+//! [`key_range`], [`table`]), bytes ([`layout`]), and decisions over bytes that were read
+//! ([`index`], [`visibility`], [`acceptance`], [`chain`]). The crate also has the state that a
+//! compute node keeps about remote memory: the [`address_cache`], the [`version_table_cache`], the
+//! [`slab`] sub-allocator with the slots that [`retention`] keeps back, the snapshots that define
+//! the [`horizon`], and the embedded [`timestamp`] clock.
 //!
 //! # What it is not
 //!
-//! Nothing here posts a verb, waits, takes a lock or reads a clock. The engine reads words, calls
-//! this crate to interpret them, and carries out the answer; so every rule below can be tested with
-//! a table of examples, and is.
+//! The crate posts no verbs, does not wait, takes no locks and reads no clock. The engine reads
+//! words, calls this crate to interpret them, and carries out the answer. So every rule can be, and
+//! is, tested with a table of examples.
 //!
 //! # Ownership of words
 //!
-//! Remote memory belongs to no node: a word may be written only by the holder of the lock that
-//! covers it. `docs/memory-layout.md` names that lock for every word. Offsets are bytes within the
-//! region of one replica group, alike on all of its replicas.
+//! Remote memory belongs to no node: only the holder of the covering lock may write a word.
+//! `docs/memory-layout.md` names the lock of every word. Offsets are bytes within the region of one
+//! replica group, the same on all replicas of the group.
 
 #![forbid(unsafe_code)]
 

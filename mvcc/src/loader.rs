@@ -1,9 +1,9 @@
 //! Layout of one shard's index before the first transaction.
 //!
-//! Rows that exist from the start need no locks and no protocol: the loader of a shard is alone
-//! with it. [`ShardImage`] builds the shard's buckets in local memory, row by row, and then lists
-//! what to write where. It allocates nothing remote: the caller places the records that do not lie
-//! in their cells, passes their offsets, and provides overflow buckets on request.
+//! Initial rows need no locks and no protocol: the loader of a shard is its only user.
+//! [`ShardImage`] builds the shard's buckets in local memory, row by row, and then lists the words
+//! to write and their offsets. It allocates no remote memory: the caller places the records outside
+//! of cells, passes their offsets, and provides overflow buckets on request.
 
 use lotus_fabric::ids::{Key, ShardId};
 use thiserror::Error;
@@ -16,12 +16,12 @@ use crate::slab::SlotKind;
 use crate::table::TableDef;
 use crate::timestamp::Timestamp;
 
-/// The single version that a loaded row begins with.
+/// Initial version of a loaded row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoadedRow<'r> {
     /// The row's record.
     pub record: LoadedRecord<'r>,
-    /// Length of its value in bytes.
+    /// Length of the row's value in bytes.
     pub length: u32,
 }
 
@@ -30,7 +30,7 @@ pub struct LoadedRow<'r> {
 pub enum LoadedRecord<'r> {
     /// In the slot at this offset of the group's region.
     At(u64),
-    /// These words, in the home slot of the row's first cell.
+    /// In the home slot of the row's first cell, with these words.
     InCell(&'r [u64]),
 }
 
@@ -38,15 +38,16 @@ pub enum LoadedRecord<'r> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// A row with this name and mark was placed before: the same primary key twice, or two that
-    /// share both, which do not happen ([`crate::naming`]). The caller must drop one of them.
+    /// A row with this name and mark was placed before: the same primary key twice, or two keys
+    /// that share name and mark, which do not occur in practice ([`crate::naming`]). The caller
+    /// must drop one of the two rows.
     #[error("key {key:?} occurs twice")]
     DuplicateKey {
         /// The key.
         key: Key,
     },
-    /// More rows share the hash of a key than an index has room for. It does not happen by chance;
-    /// the caller must drop one of them.
+    /// More rows share the hash of a key than the index has room for. This does not happen by
+    /// chance; the caller must drop a row with this hash.
     #[error("too many rows share the hash of {key:?}")]
     TooManyOfOneName {
         /// The hash.
@@ -65,17 +66,17 @@ pub struct ShardImage<'a> {
     shard: ShardId,
     /// Home buckets, then overflow buckets, each [`TableDef::bucket_words`] long.
     words: Vec<u64>,
-    /// Index of the first bucket behind each bucket in `words`; 0 for none: bucket 0 is a home
-    /// bucket, which is behind no other.
+    /// For each bucket in `words`, the index of the first bucket behind it; 0 for none, since
+    /// bucket 0 is a home bucket and never behind another bucket.
     next: Vec<usize>,
     /// Offsets of the overflow buckets in the group's region.
     overflow: Vec<u64>,
-    /// Buckets that no chain has yet, each with the index of the first one.
+    /// Overflow buckets not yet linked to a chain, with the index of the first bucket.
     unused: Vec<(Overflow, usize)>,
 }
 
 impl<'a> ShardImage<'a> {
-    /// Empty home buckets of `shard`.
+    /// Creates an image of `shard` with empty home buckets.
     pub fn new(table: &'a TableDef, shard: ShardId) -> Self {
         let buckets = table.geometry().shape().buckets_per_shard() as usize;
         let words = vec![0; buckets * table.bucket_words()];
@@ -87,11 +88,11 @@ impl<'a> ShardImage<'a> {
     /// in the group's region.
     ///
     /// # Errors
-    /// [`PlaceError`] if the key is a duplicate, or the chain is full or as long as chains may be.
+    /// [`PlaceError`] if the key is a duplicate, or the chain is full or has its maximum length.
     ///
     /// # Panics
-    /// If the row is of another shard, its record has no offset, or its words do not fit a home
-    /// slot of the table.
+    /// If the row belongs to another shard, its record has no offset, or its words do not fit a
+    /// home slot of the table.
     pub fn place(&mut self, name: RowName, row: LoadedRow<'_>) -> Result<u64, PlaceError> {
         let key = name.key;
         assert_eq!(key.shard(), self.shard, "the image is of one shard");
@@ -125,7 +126,7 @@ impl<'a> ShardImage<'a> {
         Ok(offset)
     }
 
-    /// Adds buckets to those that full chains may use.
+    /// Adds overflow buckets, from which full chains are extended.
     pub fn add_overflow(&mut self, buckets: Overflow) {
         self.unused.push((buckets, self.next.len()));
         self.overflow.extend(buckets.offsets(self.table.cvt()));
@@ -133,8 +134,8 @@ impl<'a> ShardImage<'a> {
         self.words.resize(self.next.len() * self.bucket_words(), 0);
     }
 
-    /// Words to write, each with their offset in the group's region: all home buckets at once, then
-    /// each overflow bucket, the unused ones too.
+    /// Words to write, with their offsets in the group's region: the home buckets in one piece,
+    /// then every overflow bucket, used or unused.
     pub fn images(&self) -> impl Iterator<Item = (u64, &[u64])> {
         let (homes, overflow) = self.words.split_at(self.home_count() * self.bucket_words());
         let overflow = overflow.chunks_exact(self.bucket_words());
@@ -168,7 +169,8 @@ impl<'a> ShardImage<'a> {
         }
     }
 
-    /// Links unused buckets behind `tail`; returns the index of the one that `key` goes on in.
+    /// Links unused buckets behind `tail`; returns the index of the bucket in which the chain of
+    /// `key` continues.
     fn link(&mut self, key: Key, home: usize, tail: usize) -> Result<usize, PlaceError> {
         let wanted = if tail == home { SlotKind::Bucket } else { SlotKind::Fan };
         let fits = |(buckets, _): &(Overflow, usize)| buckets.is_fan() == (wanted == SlotKind::Fan);

@@ -1,36 +1,36 @@
 //! Names of rows: the 64-bit LOTUS key of a primary key, and its mark.
 //!
 //! A row's name for locks, index and shard map is 64 bits long: the low 12 are the shard, taken
-//! from the table's critical field, and the other 52 a hash of the whole primary key (LOTUS §4.2).
-//! Behind it stands the *mark*, 31 bits more of the hash. Rows may share a name: they share a lock
-//! and a chain of buckets then, and nothing else. A CVT's header has name and mark, so a search
-//! passes over the CVTs of other rows; it never has to read their records, which a deleted row may
-//! not have.
+//! from the table's critical field, and the upper 52 a hash of the whole primary key (LOTUS §4.2).
+//! The *mark* is 31 further bits of the hash. Rows may share a name: then they share a lock and a
+//! chain of buckets, and no more. A CVT's header has name and mark, so a search skips the CVTs of
+//! other rows without reading their records, which a deleted row may not have.
 //!
 //! # A secret
 //!
-//! Keys are chosen by strangers. So the hash takes a secret ([`Naming`]): without it a stranger
-//! cannot tell which keys share a lock, a shard or a chain of buckets. Names lie in remote memory
-//! and travel between hosts, so it can be no process's own. It is the cluster's, decided with the
-//! cluster's first table, and kept with the list of tables and in snapshots. A table has a copy of
-//! it ([`crate::TableDef::name`]), so that no caller has to know it, and naming a row takes no look
-//! elsewhere.
+//! Untrusted users choose keys. So the hash takes a secret ([`Naming`]): without the secret an
+//! attacker cannot tell which keys share a lock, a shard or a chain of buckets. Names lie in remote
+//! memory and travel between hosts, so the secret belongs to the cluster, not to a process: it is
+//! chosen with the cluster's first table, and kept with the list of tables and in snapshots. Each
+//! table has a copy ([`crate::TableDef::name`]), so that callers need not know the secret, and
+//! naming a row needs no further lookup.
 //!
 //! # The hash
 //!
 //! - *Keys of eight bytes*, by far the most: two rounds of a mixer over 64 bits (MurmurHash3's
-//!   finalizer, with Evensen's constants), each behind a word of the secret. Every step can be
-//!   undone, so two of these keys never share all 64 bits. Name and mark together have all of them
-//!   (the mark has those that the shard may take the place of), so two such keys never share both,
-//!   by chance or on purpose. It is no cipher; it need not be one. A stranger does not see hashes,
-//!   only the time that a request takes; and the difference of two keys goes through two rounds of
-//!   two multiplications, with carries that depend on both words of the secret. There is no branch.
-//! - *Keys of other lengths:* SipHash-1-3 with an output of 128 bits, made for keys that strangers
-//!   choose: 64 bits for the name, 31 of the others for the mark.
+//!   finalizer, with Evensen's constants), each after mixing in a word of the secret. Every step is
+//!   invertible, so two 8-byte keys never share all 64 bits. Name and mark together contain all 64
+//!   bits (the mark has the bits that the shard may replace), so two such keys never share name and
+//!   mark, by chance or on purpose. The mixer is not a cipher, and need not be: an attacker does
+//!   not see hashes, only the time of a request; and the difference of two keys goes through two
+//!   rounds of two multiplications, with carries that depend on both words of the secret. The code
+//!   has no branches.
+//! - *Keys of other lengths:* SipHash-1-3 with an output of 128 bits, designed for untrusted keys:
+//!   64 bits for the name, 31 further bits for the mark.
 //!
-//! Two rows that share name and mark are told apart by the primary key in the record, and the later
-//! one is refused. That takes a key that has not eight bytes, one shard, and 83 bits that are equal
-//! by chance: among 2^36 rows of a shard, once in 4,000 tables.
+//! Two rows with the same name and mark are distinguished by the primary key in the record, and the
+//! later row is refused. Such a collision takes a key that does not have eight bytes, the same
+//! shard, and 83 bits that are equal by chance: among 2^36 rows of a shard, once in 4,000 tables.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ use crate::key::{CriticalField, PrimaryKey};
 
 const SHARD_CLEARED: u64 = u64::MAX << ShardId::BITS;
 
-/// Bits of a key's hash beside those in its 64-bit name.
+/// Bits of a key's hash in addition to the bits in its 64-bit name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct KeyMark(u32);
 
@@ -49,30 +49,30 @@ impl KeyMark {
     /// Number of bits.
     pub const BITS: u32 = 31;
 
-    /// The mark with the low bits of `bits`.
+    /// Returns the mark with the low bits of `bits`.
     #[inline]
     pub const fn from_low_bits(bits: u64) -> Self {
         Self(bits as u32 & (u32::MAX >> 1))
     }
 
-    /// Its bits.
+    /// Bits of the mark.
     #[inline]
     pub const fn raw(self) -> u32 {
         self.0
     }
 }
 
-/// Identity of a row in a CVT's header: the name, which rows may share, and the mark, by which such
-/// rows are told apart.
+/// Identity of a row in a CVT's header: the name, which rows may share, and the mark, which
+/// distinguishes rows with the same name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RowName {
-    /// The 64-bit name: the row's for locks, index and shard map.
+    /// The 64-bit name of the row, for locks, index and shard map.
     pub key: Key,
-    /// Bits of the hash that the name does not have.
+    /// Further bits of the hash.
     pub mark: KeyMark,
 }
 
-/// A secret for a [`Naming`]. It is shown nowhere.
+/// A secret for a [`Naming`]. Never shown in output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u64; 2]);
 
@@ -80,25 +80,25 @@ impl Secret {
     /// Bytes of a stored secret.
     pub const BYTES: usize = 16;
 
-    /// The secret of these words, which nobody can guess.
+    /// Returns the secret with these words, which must be unpredictable.
     pub const fn of(words: [u64; 2]) -> Self {
         Self(words)
     }
 
-    /// A secret that follows from a seed, and so is none: for simulations and benchmarks, which are
-    /// to be repeated.
+    /// Returns a secret derived from a seed, and so not really secret: for repeatable simulations
+    /// and benchmarks.
     pub const fn from_seed(seed: u64) -> Self {
-        // Zeroes for zero, as of [`Naming::KNOWN`].
+        // Seed zero gives zeroes, the secret of [`Naming::KNOWN`].
         Self([round(seed), round(seed.rotate_left(32))])
     }
 
-    /// The secret as it is stored.
+    /// Encodes the secret for storage.
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         let number = self.0[1] as u128;
         (number << u64::BITS | self.0[0] as u128).to_le_bytes()
     }
 
-    /// The secret that is stored as these bytes.
+    /// Decodes a stored secret.
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let number = u128::from_le_bytes(bytes);
         Self([number as u64, (number >> u64::BITS) as u64])
@@ -111,45 +111,45 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The function from primary keys to names. With its secret one can find keys that share a name, so
-/// that is not shown.
+/// The function from primary keys to names. Knowing the secret, an attacker could find keys that
+/// share a name, so `Debug` hides the secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Naming {
     secret: [u64; 2],
-    /// Bits of a hash that go into names: all, except in tests.
+    /// Mask of the hash bits that go into names: all bits, except in tests.
     kept: u64,
 }
 
 impl fmt::Debug for Naming {
-    /// Without the secret.
+    /// Hides the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Naming(..)")
     }
 }
 
 impl Naming {
-    /// Naming by a secret that is none.
+    /// Naming with a publicly known secret.
     pub const KNOWN: Self = Self::by(Secret([0; 2]));
 
-    /// Naming by this secret.
+    /// Returns the naming with this secret.
     #[inline]
     pub const fn by(secret: Secret) -> Self {
         Self { secret: secret.0, kept: u64::MAX }
     }
 
-    /// Its secret.
+    /// Returns the secret.
     pub const fn secret(&self) -> Secret {
         Secret(self.secret)
     }
 
-    /// The same by another secret.
+    /// Returns this naming with a different secret.
     #[must_use]
     pub const fn with_secret(self, secret: Secret) -> Self {
         Self { secret: secret.0, ..self }
     }
 
-    /// The same with names of so few `bits`, half of them the shard's, that many rows share each:
-    /// for tests of rows that share one.
+    /// Returns this naming with names of only `bits` bits, half of them the shard's, so that many
+    /// rows share a name: for tests.
     #[must_use]
     pub const fn with_hash_bits(mut self, bits: u32) -> Self {
         if bits >= u64::BITS {
@@ -163,12 +163,12 @@ impl Naming {
         self
     }
 
-    /// Name and mark of a row (LOTUS §4.2), in a table with this critical field and number of
-    /// shards, from 1 to [`ShardId::COUNT`].
+    /// Returns name and mark of a row (LOTUS §4.2), in a table with this critical field and number
+    /// of shards, from 1 to [`ShardId::COUNT`].
     #[inline]
     pub fn name(&self, key: &PrimaryKey, critical_field: CriticalField, shards: u16) -> RowName {
-        // With the length known at compile time the hash of the commonest size is a few
-        // instructions and no branch.
+        // With the length known at compile time, the hash of the most common size is a few
+        // instructions without a branch.
         let (hash, mark) = match key.number() {
             Some(number) => {
                 let hash = self.mix(number);
@@ -178,11 +178,11 @@ impl Naming {
         };
         let hash = hash & self.kept;
         let field = match critical_field {
-            // Bits that are not among the name's 52, so the two are independent.
+            // Bits outside of the name's 52, so shard and name are independent.
             CriticalField::Hashed => u64::from(ShardId::from_low_bits(hash).raw()),
             CriticalField::Bytes { start, len } => key.number_at(start, len),
         };
-        // A division costs more than the rest, and the default of 4096 shards needs none.
+        // A division costs more than the rest, and the default of 4096 shards does not need it.
         let shard = if shards.is_power_of_two() {
             field & u64::from(shards - 1)
         } else {
@@ -205,7 +205,7 @@ impl Naming {
     }
 }
 
-/// A bijection of 64-bit words in which each bit of the result depends on all of the argument's.
+/// A bijection of 64-bit words; each bit of the result depends on all bits of the argument.
 #[inline]
 const fn round(word: u64) -> u64 {
     let word = (word ^ word >> 27).wrapping_mul(0x3C79_AC49_2BA7_B653);

@@ -1,17 +1,19 @@
-//! Timestamps from one node that serves all others by RPC (LOTUS §5, "timestamp service").
+//! Timestamps from one node that serves the cluster by RPC (LOTUS §5, "timestamp service").
 //!
 //! # What it is
 //! [`OracleServer`] answers requests from one source of timestamps; [`OracleClient`] asks on behalf
-//! of all coroutines of one coordinator. Requests that arrive while one is under way share the
-//! *next* one: a timestamp that was perhaps issued before a coroutine asked would not be at least
-//! everything issued before (H18), so no coroutine joins a request that was already sent.
-//! Transactions that share a timestamp hold no lock in common, so their order does not matter;
-//! versions of one row still differ, because the second writer asks after the first unlocked.
+//! of all coroutines of one coordinator. Coroutines that ask while a request is under way share the
+//! *next* request: a timestamp issued before a coroutine asked might be less than other timestamps
+//! issued before the call (H18), so a coroutine never joins a request that was already sent.
+//! Transactions that share a timestamp hold no lock in common, so their order does not matter.
+//! Versions of one row still differ, because the second writer asks after the first writer has
+//! unlocked.
 //!
 //! # When another node takes over
-//! Both sides know only their part: a server that may issue nothing yet keeps its askers waiting; a
-//! client that is turned to another node ([`OracleClient::turn_to`]) takes no answer of the old one
-//! any more, even if it is on its way. The engine decides which node serves when.
+//! Server and client each know only their part: a server that may not issue timestamps yet keeps
+//! its askers waiting; a client that is turned to another node ([`OracleClient::turn_to`]) ignores
+//! answers of the old node from then on, even answers already on the way. The engine decides which
+//! node serves when.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -36,9 +38,9 @@ pub const TIMESTAMP_SERVICE: Service = Service(2);
 /// Longest interval between tries of a request; the first interval follows from the slowest recent
 /// answer.
 const RETRY_AT_MOST: Duration = Duration::from_millis(20);
-/// Number of tries at that interval.
+/// Number of tries at the longest interval.
 const TRIES_AT_MOST: u32 = 50;
-/// Time before which an answer is not late, unless the cluster has a short lease.
+/// Shortest time after which an answer counts as late, unless the cluster has a short lease.
 const LEAST_TOLERANCE: Duration = Duration::from_micros(250);
 /// Interval at which a server checks whether it may answer waiting requests.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
@@ -46,16 +48,16 @@ const LOOK_AGAIN: Duration = Duration::from_micros(100);
 /// A coordinator that asks for a timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asker {
-    /// Its address.
+    /// Address of the coordinator.
     pub at: Endpoint,
-    /// Life of its node.
+    /// Life of the coordinator's node.
     pub life: Incarnation,
 }
 
 /// Answer of the source of timestamps to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OracleAnswer {
-    /// A timestamp later than every one before, on whichever lane it was issued.
+    /// A timestamp later than every timestamp issued before, on any lane.
     Issued(Timestamp),
     /// No timestamp can be issued yet; the asker waits, or asks again.
     NotYet,
@@ -63,7 +65,7 @@ pub enum OracleAnswer {
     Refused,
 }
 
-/// A request that is not answered yet.
+/// A request without an answer yet.
 struct Waiting {
     responder: Responder,
     asker: Asker,
@@ -74,7 +76,8 @@ struct Waiting {
 pub struct OracleServer;
 
 impl OracleServer {
-    /// Answers requests on `rpc` from `next`, which gets the asker and the physical time.
+    /// Answers requests on `rpc` with timestamps from `next`, which gets the asker and the physical
+    /// time.
     pub fn serve(rpc: &Rpc, next: impl Fn(Asker, Nanos) -> OracleAnswer + Clone + 'static) {
         let executor = rpc.lane().executor().clone();
         let waiting = Rc::new(RefCell::new(Vec::<Waiting>::new()));
@@ -82,7 +85,7 @@ impl OracleServer {
             TIMESTAMP_SERVICE,
             Box::new(move |responder, request| {
                 let life = request.try_into().ok().map(u16::from_le_bytes);
-                // A request that names no life is malformed, and is ignored.
+                // A request without a life is malformed, and is ignored.
                 let Some(life) = life.and_then(Incarnation::new) else { return };
                 let asker = Asker { at: responder.from(), life };
                 let Some(waits) = answer(Waiting { responder, asker }, &next, executor.now())
@@ -91,7 +94,7 @@ impl OracleServer {
                 };
                 let mut queue = waiting.borrow_mut();
                 let unattended = queue.is_empty();
-                // Each client has one request under way: an older one was given up.
+                // A client has one request under way, so it has given up the older request.
                 queue.retain(|older| older.asker.at != asker.at);
                 queue.push(waits);
                 if unattended {
@@ -103,7 +106,7 @@ impl OracleServer {
     }
 }
 
-/// Answers a request, or returns it because it has to wait.
+/// Answers a request, or returns a request that has to wait.
 fn answer(
     request: Waiting,
     next: &impl Fn(Asker, Nanos) -> OracleAnswer,
@@ -119,7 +122,7 @@ fn answer(
     None
 }
 
-/// Answers waiting requests as soon as that is allowed, or drops them: their askers ask again.
+/// Answers waiting requests as soon as allowed, or drops them: their askers ask again.
 async fn attend(
     executor: Handle,
     waiting: Rc<RefCell<Vec<Waiting>>>,
@@ -151,24 +154,25 @@ struct Core {
     life: Incarnation,
     /// Coordinator to ask.
     oracle: Cell<Endpoint>,
-    /// Task that waits for its answer.
+    /// Task that waits for the oracle's answer.
     asking: Cell<Option<TaskId>>,
     /// Number of requests sent.
     sent: Cell<u64>,
     in_flight: Cell<bool>,
-    /// Number of the last request that ended, and its answer.
+    /// Number of the last completed request, and its answer.
     ended: Cell<(u64, Result<Timestamp, RpcError>)>,
     /// Latest timestamp received.
     latest: Cell<Timestamp>,
     slowest: Cell<Slowest>,
-    /// Time before which no answer is late.
+    /// Shortest time after which an answer counts as late.
     least_tolerance: Duration,
     waiting: RefCell<Vec<TaskId>>,
 }
 
 impl OracleClient {
-    /// Client that asks the coordinator of `oracle` with the same number as `rpc`'s own, on behalf
-    /// of this life of its node. The shorter the cluster's lease, the earlier it asks again.
+    /// Creates a client that asks the coordinator of `oracle` with the same number as `rpc`'s own,
+    /// on behalf of this life of its node. The shorter the cluster's lease, the earlier the client
+    /// retries.
     pub fn new(rpc: Rpc, oracle: NodeId, life: Incarnation, lease: Option<Duration>) -> Self {
         let oracle = Endpoint { node: oracle, lane: rpc.lane().at().lane };
         let core = Core {
@@ -187,8 +191,8 @@ impl OracleClient {
         Self { core: Rc::new(core) }
     }
 
-    /// Asks `oracle` from now on, and takes no more answers of another node, even to earlier
-    /// requests. Returns whether that is a change.
+    /// Asks `oracle` from now on, and ignores answers of other nodes, even to earlier requests.
+    /// Returns whether the oracle has changed.
     pub fn turn_to(&self, oracle: NodeId) -> bool {
         let core = &*self.core;
         let before = core.oracle.get();
@@ -202,18 +206,18 @@ impl OracleClient {
         true
     }
 
-    /// Latest timestamp that was received: all that are asked for from now on are later.
+    /// Latest timestamp received: every timestamp requested from now on is later.
     pub fn latest(&self) -> Timestamp {
         self.core.latest.get()
     }
 
-    /// Draws a timestamp later than every one issued before this call, on any node.
+    /// Draws a timestamp later than every timestamp issued before this call, on any node.
     ///
     /// # Errors
     /// [`RpcError::TimedOut`] if the oracle does not answer, or refuses this life.
     pub async fn timestamp(&self) -> Result<Timestamp, RpcError> {
         let core = &*self.core;
-        // The first request that is sent from now on.
+        // Number of the next request to be sent.
         let mut mine = core.sent.get() + 1;
         if broken(Rule::RequestsAreNotJoined) && core.in_flight.get() {
             mine -= 1;
@@ -233,7 +237,8 @@ impl OracleClient {
     }
 }
 
-/// The request under way. Dropping it (with the transaction that sent it) makes room for the next.
+/// The request under way. Dropping the request (with the transaction that sent it) makes room for
+/// the next request.
 struct OracleRequest<'a> {
     core: &'a Core,
     number: u64,
@@ -249,7 +254,7 @@ impl<'a> OracleRequest<'a> {
 
     async fn answer(mut self) {
         let core = self.core;
-        // Until the answer comes from the node that is still the oracle.
+        // Repeats until an answer comes from the current oracle.
         let reply = loop {
             if let Some(reply) = Self::ask(core, core.oracle.get()).await {
                 break reply;
@@ -258,12 +263,12 @@ impl<'a> OracleRequest<'a> {
         self.outcome = reply.and_then(|reply| {
             let bytes = reply.first_chunk::<8>().filter(|_| reply.len() == 8);
             let timestamp = bytes.and_then(|bytes| Timestamp::new(u64::from_le_bytes(*bytes)));
-            // A reply that is no timestamp counts as none.
+            // A reply without a timestamp counts as a missing reply.
             timestamp.ok_or(RpcError::TimedOut)
         });
     }
 
-    /// Reply of `oracle`; `None` if the client is turned to another node meanwhile.
+    /// Returns the reply of `oracle`; `None` if the client is turned to another node meanwhile.
     async fn ask(core: &Core, oracle: Endpoint) -> Option<Result<Reply, RpcError>> {
         let request = core.life.raw().to_le_bytes();
         let patience = core.patience();
@@ -282,7 +287,7 @@ impl<'a> OracleRequest<'a> {
 }
 
 impl Core {
-    /// Retry policy of a request that is sent now: about a second altogether.
+    /// Retry policy of a request sent now: about a second in total.
     fn patience(&self) -> Patience {
         let retry_after = self.slowest.get().tolerance(self.least_tolerance).min(RETRY_AT_MOST);
         let shorter = RETRY_AT_MOST.as_nanos() / retry_after.as_nanos().max(1);
@@ -290,7 +295,7 @@ impl Core {
         Patience { retry_after, retry_at_most: RETRY_AT_MOST, tries }
     }
 
-    /// Records that the answer has come to a request that was last sent at `sent`.
+    /// Records an answer to a request that was last sent at `sent`.
     fn hear(&self, sent: Nanos) {
         let mut slowest = self.slowest.get();
         slowest.note(self.rpc.lane().executor().now().since(sent));

@@ -2,18 +2,18 @@
 //!
 //! # What this is
 //!
-//! A writer that displaces a version may write its record over that version's, or take another slot
-//! and leave the old one as it is. The second keeps the version for readers with a snapshot before
-//! its *successor* (DESIGN §7, H13); they find it by its link ([`crate::chain`]). The slot is
-//! *retired*: it waits here until the horizon has reached the successor, and is then the first to
-//! be used again. Each coordinator keeps its own retired slots, as it does slabs.
+//! A writer that displaces a version may overwrite the version's record, or take another slot and
+//! leave the old record unchanged. The second choice keeps the version for readers with a snapshot
+//! before its *successor* (DESIGN §7, H13), who find the version by its link ([`crate::chain`]).
+//! The old slot is *retired*: it waits in a queue until the horizon has reached the successor, and
+//! is then preferred for reuse. Each coordinator keeps its own retired slots, like its own slabs.
 //!
 //! # What it is not
 //!
-//! A promise. The number of waiting slots has a [`limit`]; beyond it, and where no slot is free,
-//! versions are overwritten in place although a snapshot may need them, and its transaction ends as
-//! too old. Nor does safety rest on any of it: a reader recognises a slot that was reused too
-//! early.
+//! A promise. The number of waiting slots has a [`limit`]; beyond the limit, or without a free
+//! slot, versions are overwritten in place although a snapshot may need them, and the transaction
+//! with that snapshot ends as too old. Safety does not depend on retention: a reader recognises a
+//! slot that was reused too early.
 
 use std::collections::VecDeque;
 
@@ -25,15 +25,15 @@ use crate::layout::region::SLAB_BYTES;
 use crate::slab::{Purpose, SlotKind};
 use crate::timestamp::Timestamp;
 
-/// Share of a table's capacity, in percent, that may wait, all coordinators and groups together.
+/// Limit of waiting slots over all coordinators and groups, in percent of a table's capacity.
 const RETIRED_PERCENT: u64 = 10;
 
 /// Initial capacity of a queue: the number of the smallest slots that fill a slab.
 const FIRST_SLOTS: usize = SLAB_BYTES as usize / LINE_BYTES;
 
 /// Number of slots of a table and group that one coordinator may keep waiting: its share of a tenth
-/// of the table's `capacity`, divided among `sharers` (coordinators × groups), but no less than a
-/// slab's worth, since the coordinator takes a slab of its own with the first slot.
+/// of the table's `capacity`, divided among `sharers` (coordinators × groups), but at least a
+/// slab's worth, since the coordinator takes a whole slab with the first slot.
 ///
 /// # Panics
 /// If `sharers` or `slot_bytes` is zero.
@@ -42,38 +42,39 @@ pub fn limit(capacity: u64, sharers: u64, slot_bytes: u64) -> usize {
     share.max(SLAB_BYTES / slot_bytes) as usize
 }
 
-/// Slot that the record of a write goes to.
+/// Slot for the record of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Destination {
-    /// The slot that the cell names: no version in it is needed.
+    /// The slot that the cell names: it holds no version that is still needed.
     Named,
-    /// The cell's home slot. The slot that the cell named is retired.
+    /// The cell's home slot. The previously named slot is retired.
     Home,
-    /// A slot that is free, because the version in the cell's slot may still be needed; without a
-    /// free one, as for `otherwise`.
+    /// A free slot, because the version in the cell's slot may still be needed; if no slot is free,
+    /// the slot of `otherwise`.
     Another {
-        /// Slot to overwrite if none is free; the version in it is lost.
+        /// Slot to overwrite if no slot is free; its version is lost.
         otherwise: Fallback,
     },
-    /// A slot that is free, because the cell has none.
+    /// A free slot, because the cell has no slot.
     New,
 }
 
-/// Slot that is overwritten for want of a free one.
+/// Slot to overwrite for want of a free slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallback {
     /// The slot that the cell names.
     Named,
-    /// The cell's home slot, which has an older version than the slot that the cell names.
+    /// The cell's home slot, whose version is older than the version in the slot that the cell
+    /// names.
     Home,
 }
 
 /// Chooses the slot for the record of a write that takes `cell`, with its `home` slot (0 for none).
-/// `successor` is the version that follows the one in the cell, if it has one; `keeps` says of it
-/// whether a displaced version is to be kept ([`Retired::keeps`]).
+/// `successor` is the version after the cell's version, if the cell has a version; `keeps` decides
+/// from the successor whether to keep a displaced version ([`Retired::keeps`]).
 ///
 /// A home slot that the cell does not name holds a version that was displaced before the cell's own
-/// was written, so its successor is no later than that.
+/// version was written, so the successor of the home's version is no later than the cell's version.
 #[inline]
 pub fn destination(
     cell: &Cell,
@@ -85,7 +86,7 @@ pub fn destination(
     if cell.record == 0 {
         return if home == 0 { Destination::New } else { Destination::Home };
     }
-    // A cell without a version: nothing is displaced.
+    // A cell without a version: the write displaces no version.
     let Some(successor) = successor else { return Destination::Named };
     if home == 0 || cell.record == home {
         let otherwise = Fallback::Named;
@@ -102,7 +103,7 @@ pub fn destination(
     Destination::Another { otherwise: Fallback::Home }
 }
 
-/// Slots that wait at one coordinator.
+/// Retired slots of one coordinator.
 #[derive(Debug)]
 pub struct Retired {
     groups: usize,
@@ -112,20 +113,20 @@ pub struct Retired {
 
 #[derive(Clone, Default, Debug)]
 struct RetiredQueue {
-    /// Slots, each with the successor of its version, in the order in which they were retired. That
-    /// is nearly the order of the successors, and a slightly longer wait does no harm.
+    /// Slots with the successors of their versions, in the order of retirement. This is nearly the
+    /// order of the successors, and a slightly longer wait does no harm.
     waiting: VecDeque<(Timestamp, u64)>,
 }
 
 impl Retired {
-    /// No slots, in a cluster of `groups` replica groups.
+    /// Creates an empty set, in a cluster of `groups` replica groups.
     pub fn new(groups: u16) -> Self {
         Self { groups: usize::from(groups), queues: Vec::new() }
     }
 
-    /// Whether to keep a version although its slot could be reused now: if its `successor` is later
-    /// than the `horizon`, so that a snapshot before it may be in use, and fewer than `limit` slots
-    /// wait.
+    /// Whether to keep a displaced version in its slot: if its `successor` is later than the
+    /// `horizon`, so that a snapshot before the successor may be in use, and fewer than `limit`
+    /// slots wait.
     #[inline]
     pub fn keeps(
         &self,
@@ -141,7 +142,7 @@ impl Retired {
         queue.is_none_or(|queue| queue.waiting.len() < limit)
     }
 
-    /// Makes `slot` wait until the horizon has reached the `successor` of the version in it.
+    /// Retires `slot` until the horizon has reached the `successor` of its version.
     pub fn retire(&mut self, purpose: Purpose, slot: u64, successor: Timestamp) {
         let waiting = &mut self.queue(purpose).waiting;
         if waiting.capacity() == 0 {
@@ -182,13 +183,13 @@ impl Retired {
         }
     }
 
-    /// Gives up all slots of a table, which was dropped.
+    /// Forgets all slots of a dropped table.
     pub fn forget(&mut self, table: TableId) {
         let queues = self.queues.iter_mut().skip(usize::from(table.0) * self.groups);
         queues.take(self.groups).for_each(|queue| *queue = RetiredQueue::default());
     }
 
-    /// Number of slots that wait.
+    /// Number of waiting slots.
     pub fn waiting(&self) -> usize {
         self.queues.iter().map(|queue| queue.waiting.len()).sum()
     }

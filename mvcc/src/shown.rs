@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// Displays a key as `lotus get` shows and takes it: text if every character can be seen, eight
-/// other bytes as the number that they are, in big-endian order, and anything else in hex. Text
-/// that looks like a number or like hex is shown in hex as well.
+/// Displays a key in the format of `lotus get`: text if every character is visible, eight bytes
+/// that are not text as a big-endian number, and other keys in hex. Text that looks like a number
+/// or like hex is shown in hex as well.
 ///
 /// ```
 /// use lotus_mvcc::shown::ShownKey;
@@ -34,7 +34,7 @@ impl fmt::Display for ShownKey<'_> {
     }
 }
 
-/// Displays a table's name, with an escape for each character that cannot be seen.
+/// Displays a table's name, with an escape for each invisible character.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShownName<'a>(pub &'a str);
 
@@ -47,7 +47,7 @@ impl fmt::Display for ShownName<'_> {
     }
 }
 
-/// Whether a terminal shows the character and does nothing else.
+/// Whether a terminal merely displays the character.
 fn is_seen(letter: char) -> bool {
     matches!(letter, '"' | '\'' | '\\') || letter.escape_debug().count() == 1
 }

@@ -2,37 +2,40 @@
 //!
 //! A coordinator takes whole slabs from a group's region (one remote compare-and-swap each, see
 //! [`crate::layout::region`]) and cuts slots from them locally. This module does the cutting; the
-//! engine takes slabs, and names each in the slab directory *before* any slot of it is used. Slots
-//! of one slab have one table, kind and size until that table is dropped and nobody reads it any
-//! more, so a reader that follows a stale offset finds a record of the same table, or none (H13).
+//! engine takes slabs, and enters each slab in the slab directory *before* the first use of a slot.
+//! Slots of one slab have one table, kind and size until the table is dropped and has no more
+//! readers, so a reader that follows a stale offset finds a record of the same table, or no record
+//! (H13).
 //!
 //! # Reserved slots
 //!
 //! Rows must be updatable in full memory as well: a row that was written once has one slot, and its
-//! next version needs another before the first can be given up. So inserts leave the last
-//! [`reserve`] slots alone. Slots that another node has given for inserts are exempt: otherwise the
-//! receiver would reserve what the giver could spare, and inserts could use it nowhere.
+//! next version needs a second slot before the first can be given up. So inserts leave the last
+//! [`reserve`] slots alone. Slots received from another node for inserts are exempt: otherwise the
+//! receiver would reserve the slots that the giver could spare, and inserts could use them on
+//! neither node.
 //!
 //! # Ownership of free slots
 //!
-//! Each coordinator has an allocator of its own, and each compute node one that its coordinators
-//! share. Slots move between them, and between nodes, by being taken out of one and put into
-//! another; a free slot is in one of them and nowhere else. Allocators do not remember which slab a
-//! slot was cut from, so a slot may be free at another node than the one that took its slab.
+//! Each coordinator has its own allocator, and each compute node has an allocator shared by its
+//! coordinators. Slots move between allocators, and between nodes: a slot is removed from one
+//! allocator and added to the next, so a free slot is in exactly one allocator. Allocators do not
+//! remember the slab of a slot, so a slot may be free at a node other than the node that took its
+//! slab.
 
 use lotus_fabric::ids::TableId;
 
 use crate::layout::bucket::FAN_OUT;
 use crate::layout::region::{SLAB_BYTES, SlabKind};
 
-/// Table, group and kind that slots are used for: those of one purpose have one size.
+/// Table, group and kind of slots; determines the slot size.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Purpose {
-    /// Table that uses them.
+    /// Table that uses the slots.
     pub table: TableId,
-    /// Replica group of the region that they are in.
+    /// Replica group whose region contains the slots.
     pub group: u16,
-    /// Kind of their contents.
+    /// Kind of the slots' contents.
     pub slots: SlotKind,
 }
 
@@ -48,7 +51,7 @@ pub enum SlotKind {
 }
 
 impl SlotKind {
-    /// Kind of slab, as in the directory, that such slots are cut from.
+    /// Kind of slab, as in the directory, from which slots of this kind are cut.
     pub const fn slab(self) -> SlabKind {
         match self {
             Self::Record => SlabKind::Records,
@@ -62,25 +65,25 @@ impl SlotKind {
 
 const KINDS: usize = SlotKind::ALL.len();
 
-/// Largest number of slots that are kept back for updates.
+/// Largest number of slots kept back for updates.
 const MOST_RESERVED: u64 = 512;
 
-/// Number of record slots of this size that inserts leave for updates: a quarter of a slab, and at
+/// Number of record slots of `slot_bytes` that inserts leave for updates: a quarter of a slab, at
 /// most 512.
 ///
 /// # Panics
-/// If a slot has no bytes.
+/// If `slot_bytes` is zero.
 #[inline]
 pub const fn reserve(slot_bytes: u64) -> u64 {
     let quarter = SLAB_BYTES / 4 / slot_bytes;
     if quarter < MOST_RESERVED { quarter } else { MOST_RESERVED }
 }
 
-/// Free slots: of one coordinator, or of a compute node.
+/// Free slots of one coordinator, or of a compute node.
 #[derive(Debug)]
 pub struct SlabAllocator {
     groups: usize,
-    /// Pools by table, then group, then kind: found by arithmetic, not by hashing.
+    /// Pools by table, then group, then kind: indexed by arithmetic, not by hashing.
     pools: Vec<Pool>,
 }
 
@@ -91,17 +94,17 @@ struct Pool {
     end: u64,
     /// Slots given back; as many as are missing from earlier slabs.
     free: Vec<u64>,
-    /// Unused rests of slabs that were added before the current one was used up.
+    /// Unused rests of slabs that were added before the current slab was used up.
     spare: Vec<(u64, u64)>,
-    /// Number of free slots that inserts may take even if only the reserve is left.
+    /// Number of free slots that inserts may take even below the reserve.
     for_inserts: u64,
 }
 
 impl SlabAllocator {
-    /// Allocator without slabs, in a cluster of `groups` replica groups.
+    /// Creates an allocator without slabs, in a cluster of `groups` replica groups.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `groups` is zero.
     pub fn new(groups: u16) -> Self {
         assert!(groups > 0, "a cluster has at least one replica group");
         Self { groups: usize::from(groups), pools: Vec::new() }
@@ -117,8 +120,8 @@ impl SlabAllocator {
         self.pools.get_mut(index)?.alloc(slot_bytes)
     }
 
-    /// Takes a single bucket of `bucket_bytes`, as [`Self::alloc`] does: a free one, or one of a
-    /// fan, whose others are free then.
+    /// Takes a single bucket of `bucket_bytes`, as [`Self::alloc`] does: a free bucket, or the
+    /// first bucket of a fan, whose remaining buckets become free.
     pub fn alloc_bucket(&mut self, buckets: Purpose, bucket_bytes: u64) -> Option<u64> {
         self.alloc(buckets, bucket_bytes).or_else(|| {
             let fans = Purpose { slots: SlotKind::Fan, ..buckets };
@@ -129,7 +132,7 @@ impl SlabAllocator {
         })
     }
 
-    /// Takes back a slot that no cell or link names any more.
+    /// Takes back a slot that is no longer named by a cell or link.
     #[inline]
     pub fn release(&mut self, purpose: Purpose, slot: u64) {
         self.pool(purpose).free.push(slot);
@@ -142,14 +145,14 @@ impl SlabAllocator {
         pool.for_inserts += 1;
     }
 
-    /// Gives up all slots of a table, which was dropped.
+    /// Forgets all slots of a dropped table.
     pub fn forget(&mut self, table: TableId) {
         let of_table = self.groups * KINDS;
         let pools = self.pools.iter_mut().skip(usize::from(table.0) * of_table).take(of_table);
         pools.for_each(|pool| *pool = Pool::default());
     }
 
-    /// Adds the memory from `offset` on: a slab just taken, or the unused rest of one adopted.
+    /// Adds the memory from `offset` on: a newly taken slab, or the unused rest of an adopted slab.
     ///
     /// # Panics
     /// If `offset` is 0, which would look like a cell without a record slot.
@@ -159,8 +162,8 @@ impl SlabAllocator {
         pool.spare.push((offset, offset + bytes));
     }
 
-    /// Takes a slot like [`Self::alloc`], unless no more than `kept_back` slots are free besides
-    /// those for inserts.
+    /// Takes a slot like [`Self::alloc`], but only if more than `kept_back` slots are free, not
+    /// counting slots for inserts.
     #[inline]
     pub fn alloc_beyond(
         &mut self,
@@ -176,7 +179,7 @@ impl SlabAllocator {
         pool.alloc(slot_bytes)
     }
 
-    /// Takes a slot for an insert: one of those for inserts, or like [`Self::alloc_beyond`].
+    /// Takes a slot for an insert: a slot given for inserts, or else like [`Self::alloc_beyond`].
     #[inline]
     pub fn alloc_for_insert(
         &mut self,
@@ -193,24 +196,24 @@ impl SlabAllocator {
         pool.alloc(slot_bytes)
     }
 
-    /// Number of slots that inserts may take, if `kept_back` are left alone.
+    /// Number of slots that inserts may take, if `kept_back` slots are left alone.
     pub fn available_for_inserts(&self, purpose: Purpose, slot_bytes: u64, kept_back: u64) -> u64 {
         let Some(pool) = self.pools.get(self.index(purpose)) else { return 0 };
         pool.available(slot_bytes).saturating_sub(kept_back).max(pool.for_inserts)
     }
 
-    /// Number of slots of `slot_bytes` that are free.
+    /// Number of free slots of `slot_bytes`.
     pub fn available(&self, purpose: Purpose, slot_bytes: u64) -> u64 {
         self.pools.get(self.index(purpose)).map_or(0, |pool| pool.available(slot_bytes))
     }
 
-    /// Number of slots that were given back and not used again.
+    /// Number of released slots that were not reused.
     #[inline]
     pub fn given_back(&self, purpose: Purpose) -> usize {
         self.pools.get(self.index(purpose)).map_or(0, |pool| pool.free.len())
     }
 
-    /// Moves up to `most` slots that were given back to another allocator.
+    /// Moves up to `most` released slots to allocator `to`.
     pub fn spill(&mut self, purpose: Purpose, most: usize, to: &mut Self) {
         let index = self.index(purpose);
         let Some(pool) = self.pools.get_mut(index).filter(|pool| !pool.free.is_empty()) else {
@@ -220,10 +223,10 @@ impl SlabAllocator {
         to.pool(purpose).free.extend(pool.free.drain(from..));
     }
 
-    /// Moves all free slots and slabs of a group to another allocator.
+    /// Moves all free slots and slabs of a group to allocator `to`.
     ///
     /// # Panics
-    /// If the other one has another number of groups.
+    /// If `to` has a different number of groups.
     pub fn hand_over(&mut self, group: u16, to: &mut Self) {
         assert_eq!(self.groups, to.groups, "both are of one cluster");
         let groups = self.groups;
@@ -268,7 +271,7 @@ impl Pool {
         self.free.is_empty() && self.spare.is_empty() && self.next == self.end
     }
 
-    /// Whether more than `count` slots are free. Stops counting as soon as that is known.
+    /// Whether more than `count` slots are free. Stops counting as soon as the answer is known.
     #[inline]
     fn has_more_than(&self, count: u64, slot_bytes: u64) -> bool {
         self.free.len() as u64 > count

@@ -1,12 +1,12 @@
 //! Tables: the application's specification, and its place in the cluster.
 //!
-//! A [`TableSpec`] is the application's request, built in a `const` if it likes. A [`TableDef`] is
-//! that request validated, numbered, and placed in every replica group; it never changes after
-//! that, so coordinators share it without synchronisation. Neither touches remote memory.
+//! A [`TableSpec`] is the application's request, possibly a `const`. A [`TableDef`] is the request
+//! validated, numbered, and placed in every replica group; a definition never changes, so
+//! coordinators share it without synchronisation. Neither type touches remote memory.
 //!
 //! An *ordered* table is a B+tree whose nodes are rows: keys and values of the application lie in
-//! the leaves, and remote memory holds rows of other lengths and another number than the
-//! specification names ([`StoredRows`]).
+//! the leaves, so the rows in remote memory differ in length and number from the specification
+//! ([`StoredRows`]).
 
 use std::borrow::Cow;
 
@@ -37,21 +37,21 @@ pub const MAX_CAPACITY: u64 = 1 << 36;
 /// Largest number of tables in a cluster: their list is one value at the authority, of 1 MiB at
 /// most.
 pub const MAX_TABLES: usize = 1024;
-/// Largest number of tables that a cluster ever has: the number of one that was dropped belongs to
-/// no other.
+/// Largest number of tables over a cluster's whole existence: the number of a dropped table is
+/// never reused.
 pub const MAX_TABLE_IDS: usize = 1 << 16;
-/// Beginning of the names of tables that the system keeps for itself.
+/// Prefix of the names of the system's own tables.
 pub const INTERNAL_PREFIX: &str = "lotus.";
-/// Largest key and value, in bytes together, of a table with [`Inline::Auto`] whose records lie in
-/// their cells.
+/// Largest total of key and value, in bytes, for which [`Inline::Auto`] places records in their
+/// cells.
 pub const MAX_INLINE_BYTES: u32 = 64;
 /// Longest primary key of an ordered table, in bytes.
 pub const MAX_ORDERED_KEY_BYTES: u32 = lotus_tree::MAX_KEY_BYTES as u32;
-/// Least size of the nodes of an ordered table, in bytes: what a reader of one row reads.
+/// Least size of the nodes of an ordered table, in bytes: the amount read for one row.
 const LEAST_NODE_BYTES: usize = 1024;
 /// Largest size of the nodes of an ordered table, in bytes: a node is a value.
 pub const MAX_NODE_BYTES: usize = MAX_RECORD_BYTES as usize;
-/// Share of a node, in percent, that is full where rows come and go.
+/// Fill of a node, in percent, under inserts and deletes.
 const NODE_FILL_PERCENT: u64 = 65;
 
 const _: () = assert!(
@@ -76,14 +76,14 @@ pub const fn max_ordered_record_bytes(key_bytes: u32) -> u32 {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Inline {
     /// Beside their cells if key and value have at most [`MAX_INLINE_BYTES`] together, so that one
-    /// READ brings versions and values; otherwise in slabs.
+    /// READ fetches versions and values; otherwise in slabs.
     #[default]
     Auto,
     /// In slabs, as in LOTUS.
     Never,
 }
 
-/// A table as the application asks for it.
+/// Specification of a table, as requested by the application.
 ///
 /// ```
 /// use lotus_mvcc::{CriticalField, TableSpec};
@@ -101,25 +101,25 @@ pub enum Inline {
 pub struct TableSpec {
     /// The table's name, unique in a cluster: 1 to [`MAX_NAME_BYTES`] bytes.
     pub name: Cow<'static, str>,
-    /// The longest value, in bytes: 1 to [`MAX_RECORD_BYTES`]. There is no default.
+    /// The longest value, in bytes: 1 to [`MAX_RECORD_BYTES`]. Required.
     pub record_bytes: u32,
     /// The longest primary key, in bytes: 1 to [`PrimaryKey::MAX_BYTES`], or in an ordered table to
     /// [`MAX_ORDERED_KEY_BYTES`]; 8 by default.
     pub key_bytes: u32,
-    /// Number of rows that the index is sized for: 1 to [`MAX_CAPACITY`]. There is no default.
+    /// Number of rows that the index is sized for: 1 to [`MAX_CAPACITY`]. Required.
     pub capacity: u64,
-    /// Number of versions of a row that are kept: [`MIN_CELLS`] to [`MAX_CELLS`]; 2 by default, as
-    /// in LOTUS §8.
+    /// Number of versions kept of a row: [`MIN_CELLS`] to [`MAX_CELLS`]; 2 by default, as in LOTUS
+    /// §8.
     pub versions: u32,
-    /// Part of the primary key that decides the shard; by default the hash of the whole key does.
+    /// Part of the primary key that decides the shard; by default the hash of the whole key.
     pub critical_field: CriticalField,
-    /// Number of shards that rows spread over: 1 to 4096, the default. A table whose critical field
-    /// takes fewer values should say so, or the index keeps room in shards that stay empty.
+    /// Number of shards of the table: 1 to 4096, the default. A table whose critical field takes
+    /// fewer values should set this number, or the index keeps room in shards that stay empty.
     pub shards: u32,
     /// Place of the records: beside their cells if they are small, by default.
     pub inline: Inline,
-    /// Whether the table keeps its keys in order, so that transactions read ranges of them. Its
-    /// rows are then the nodes of a B+tree; not by default.
+    /// Whether the table keeps its keys in order, for range reads. Its rows are then the nodes of a
+    /// B+tree; false by default.
     pub ordered: bool,
 }
 
@@ -142,8 +142,8 @@ pub enum SpecError {
         /// Length given.
         bytes: u32,
     },
-    /// Set `key_bytes` within its range, make the table an ordered one, or use a digest in place of
-    /// longer keys.
+    /// Set `key_bytes` within its range, make the table ordered, or use a digest in place of longer
+    /// keys.
     #[error(
         "key_bytes must be 1 to {limit}, not {bytes}; only ordered tables take more than {max}, up \
          to {MAX_ORDERED_KEY_BYTES}",
@@ -152,10 +152,10 @@ pub enum SpecError {
     KeyBytes {
         /// Length given.
         bytes: u32,
-        /// Largest length, which is another one in an ordered table.
+        /// Largest length, which depends on whether the table is ordered.
         limit: u32,
     },
-    /// Lower `key_bytes` or `record_bytes`, or use a table that is not ordered.
+    /// Lower `key_bytes` or `record_bytes`, or use an unordered table.
     #[error(
         "record_bytes of an ordered table with keys of {key_bytes} bytes must be 1 to {limit}, not \
          {record_bytes}: two rows and two more keys fit in a node of {MAX_NODE_BYTES} bytes"
@@ -168,7 +168,7 @@ pub enum SpecError {
         /// Longest value for keys of this length.
         limit: u32,
     },
-    /// Leave the critical field out: rows of an ordered table lie where their leaf does.
+    /// Leave the critical field out: rows of an ordered table lie in the shard of their leaf.
     #[error("an ordered table has no critical field")]
     OrderedCriticalField,
     /// Set `versions` within its range.
@@ -208,7 +208,7 @@ pub enum SpecError {
 }
 
 impl TableSpec {
-    /// A table of this name; `record_bytes` and `capacity` must still be set.
+    /// Creates a spec with this name; `record_bytes` and `capacity` must still be set.
     pub const fn new(name: &'static str) -> Self {
         Self::of(Cow::Borrowed(name))
     }
@@ -246,15 +246,15 @@ impl TableSpec {
         self
     }
 
-    /// Sets the number of rows that the index is sized for. It is no limit: the index of a table
-    /// with more rows grows, and reading a row for the first time takes some READs more.
+    /// Sets the number of rows that the index is sized for. This is not a limit: the index of a
+    /// table with more rows grows, and the first read of a row takes a few more READs.
     #[must_use]
     pub const fn capacity(mut self, rows: u64) -> Self {
         self.capacity = rows;
         self
     }
 
-    /// Sets the number of versions of a row that are kept.
+    /// Sets the number of versions kept of a row.
     #[must_use]
     pub const fn versions(mut self, versions: u32) -> Self {
         self.versions = versions;
@@ -268,7 +268,7 @@ impl TableSpec {
         self
     }
 
-    /// Sets the number of shards that rows spread over.
+    /// Sets the number of shards of the table.
     #[must_use]
     pub const fn shards(mut self, shards: u32) -> Self {
         self.shards = shards;
@@ -282,7 +282,7 @@ impl TableSpec {
         self
     }
 
-    /// Keeps the keys in order, so that transactions read ranges of them.
+    /// Keeps the keys in order, for range reads.
     #[must_use]
     pub const fn ordered(mut self) -> Self {
         self.ordered = true;
@@ -297,7 +297,7 @@ impl TableSpec {
         }
         let (key, value) = (key_bytes as usize, record_bytes as usize);
         let entry = lotus_tree::ENTRY_BYTES + key + value;
-        // Of a node that holds only two or three of the longest rows, the rest stays free.
+        // In a node that holds only two or three of the longest rows, the rest stays free.
         let (node_bytes, used_bytes) = match lotus_tree::usual_bytes(key, value) {
             ..LEAST_NODE_BYTES => (LEAST_NODE_BYTES, LEAST_NODE_BYTES),
             usual @ LEAST_NODE_BYTES..=MAX_NODE_BYTES => (usual, usual),
@@ -319,13 +319,13 @@ impl TableSpec {
         small && matches!(self.inline, Inline::Auto)
     }
 
-    /// Whether the name is kept for tables of the system itself.
+    /// Whether the name is reserved for the system's own tables.
     pub fn is_internal(&self) -> bool {
         self.name.starts_with(INTERNAL_PREFIX)
     }
 
-    /// Settings other than the name in which this table differs from the one that is wanted, as
-    /// "record_bytes is 16, not 32"; empty if there are none.
+    /// Describes the settings other than the name in which this table differs from `wanted`, as
+    /// "record_bytes is 16, not 32"; empty if all settings are equal.
     pub fn differences(&self, wanted: &Self) -> String {
         let pairs = self.settings().into_iter().zip(wanted.settings());
         let differ = pairs.filter(|((_, found), (_, wanted))| found != wanted);
@@ -334,9 +334,9 @@ impl TableSpec {
         said.collect::<Vec<_>>().join(", ")
     }
 
-    /// Every setting but the name, in words.
+    /// Every setting except the name, as text.
     fn settings(&self) -> Vec<(&'static str, String)> {
-        // Named one by one, so that a further field has to be added here.
+        // Destructured field by field, so that a new field does not compile until listed.
         let Self {
             name: _,
             record_bytes,
@@ -409,7 +409,7 @@ impl TableSpec {
         Ok(())
     }
 
-    /// Checks what ordered tables cannot have.
+    /// Checks the restrictions of ordered tables.
     fn validate_order(&self) -> Result<(), SpecError> {
         let &Self { key_bytes, record_bytes, ordered, .. } = self;
         let limit = max_ordered_record_bytes(key_bytes);
@@ -424,8 +424,7 @@ impl TableSpec {
     }
 }
 
-/// Rows of a table as remote memory holds them: those of the application, or the nodes of an
-/// ordered table.
+/// Rows of a table in remote memory: the application's rows, or the nodes of an ordered table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredRows {
     /// Longest primary key, in bytes.
@@ -449,14 +448,15 @@ pub struct TableDef {
 }
 
 impl TableDef {
-    /// Table `spec` under the number `id`, with its index at `bases[g]` of group `g`'s region, and
-    /// rows named by `naming`. [`IndexShape::index_bytes`] gives the size that each needs.
+    /// Defines table `spec` under the number `id`, with its index at `bases[g]` of group `g`'s
+    /// region, and rows named by `naming`. [`IndexShape::index_bytes`] gives the index size in each
+    /// group.
     ///
     /// # Errors
     /// See [`TableSpec::validate`].
     ///
     /// # Panics
-    /// If there is no group, or a base is 0 or not aligned to a cache line.
+    /// If `bases` is empty, or a base is 0 or not aligned to a cache line.
     pub fn new(
         id: TableId,
         spec: TableSpec,
@@ -511,7 +511,7 @@ impl TableDef {
         self.naming.name(primary_key, self.spec.critical_field, self.spec.shards as u16)
     }
 
-    /// LOTUS key of the row with this primary key (LOTUS §4.2), which it may share with others.
+    /// LOTUS key of the row with this primary key (LOTUS §4.2); several rows may share a LOTUS key.
     #[inline]
     pub fn key(&self, primary_key: &PrimaryKey) -> Key {
         self.name(primary_key).key
@@ -543,14 +543,14 @@ impl TableDef {
 
     /// Number of words to read for a record with these contents.
     ///
-    /// They suffice whatever the length of the row's primary key, so that the record of another row
-    /// with the same 64-bit key is recognised and not taken for a torn one.
+    /// The number suffices for every length of primary key, so that the record of another row with
+    /// the same 64-bit key is recognised and not mistaken for a torn record.
     #[inline]
     pub fn record_words(&self, contents: Contents) -> usize {
         record_words(self.stored.key_bytes as usize, contents.byte_count())
     }
 
-    /// Bytes of the longest record, which every slot has, home slots too.
+    /// Bytes of the longest record, the minimum size of every slot, including home slots.
     #[inline]
     pub fn whole_record_bytes(&self) -> usize {
         record_words(self.stored.key_bytes as usize, self.stored.value_bytes as usize) * WORD_BYTES
@@ -575,7 +575,7 @@ impl TableDef {
     /// Checks that a value of `bytes` bytes fits.
     ///
     /// # Errors
-    /// [`SizeError::Value`] if it does not.
+    /// [`SizeError::Value`] if the value is too long.
     #[inline]
     pub fn check_value(&self, bytes: usize) -> Result<(), SizeError> {
         let (table, limit) = (self.id, self.stored.value_bytes);
@@ -585,7 +585,7 @@ impl TableDef {
     /// Checks that `primary_key` fits.
     ///
     /// # Errors
-    /// [`SizeError::Key`] if it does not.
+    /// [`SizeError::Key`] if the key is too long.
     #[inline]
     pub fn check_key(&self, primary_key: &PrimaryKey) -> Result<(), SizeError> {
         let (bytes, limit) = (primary_key.byte_count(), self.stored.key_bytes);

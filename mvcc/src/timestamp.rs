@@ -1,9 +1,9 @@
 //! Timestamps, and the shared clock that issues them inside one process.
 //!
-//! A timestamp is 63 bits of physical nanoseconds made unique and strictly increasing, so that it
-//! can stand in a version word, where the top bit means INVISIBLE. [`SharedClock`] is the embedded
-//! timestamp service: one atomic word. It never reads a clock itself; callers pass the time of
-//! their environment, and a clock that jumps back merely makes timestamps advance by one.
+//! A timestamp is 63 bits of physical nanoseconds made unique and strictly increasing, and fits in
+//! a version word, whose top bit means INVISIBLE. [`SharedClock`] is the embedded timestamp
+//! service: one atomic word. It never reads a physical clock; callers pass the time of their
+//! environment, and a clock that jumps back merely makes timestamps advance by one.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// Earlier than every version; never the timestamp of one.
+    /// Earlier than every version; never a version's timestamp.
     pub const ZERO: Self = Self(0);
     /// The version of rows that were loaded before the first transaction.
     pub const LOADED: Self = Self(1);
     /// Later than or equal to every version.
     pub const MAX: Self = Self(u64::MAX >> 1);
 
-    /// The timestamp with these 63 bits; `None` if the top bit is set.
+    /// Returns the timestamp with these 63 bits; `None` if the top bit is set.
     #[inline]
     pub const fn new(raw: u64) -> Option<Self> {
         if raw <= Self::MAX.0 { Some(Self(raw)) } else { None }
@@ -41,7 +41,7 @@ impl fmt::Debug for Timestamp {
 
 /// A clock shared by every coordinator of one process; issues each timestamp once.
 ///
-/// It has cache lines of its own (two, for processors that fetch lines in pairs): every
+/// The clock has its own cache lines (two, for processors that fetch lines in pairs), because every
 /// committing coordinator writes it.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -50,12 +50,12 @@ pub struct SharedClock {
 }
 
 impl SharedClock {
-    /// A clock that issues its first timestamp after `last`.
+    /// Creates a clock that issues its first timestamp after `last`.
     pub const fn after(last: Timestamp) -> Self {
         Self { last: AtomicU64::new(last.0) }
     }
 
-    /// Issues a timestamp: `physical_now_ns`, or one more than the last issued if that is later.
+    /// Issues a timestamp: the later of `physical_now_ns` and the last timestamp plus one.
     ///
     /// # Panics
     /// If 63 bits are exhausted, which at one nanosecond a step takes 292 years.
@@ -64,8 +64,8 @@ impl SharedClock {
         self.next_within(physical_now_ns, Timestamp::MAX).expect("timestamps are exhausted")
     }
 
-    /// Like [`Self::next`], but issues nothing later than `bound`; `None` if everything up to there
-    /// was issued.
+    /// Like [`Self::next`], but issues no timestamp later than `bound`; `None` if `bound` is used
+    /// up.
     #[inline]
     pub fn next_within(&self, physical_now_ns: u64, bound: Timestamp) -> Option<Timestamp> {
         let mut last = self.last.load(Ordering::Relaxed);
@@ -74,9 +74,10 @@ impl SharedClock {
             if next > bound.0 {
                 return None;
             }
-            // Release: a reader with this timestamp as its snapshot also sees what the writer did
-            // before it drew it, the INVISIBLE cells above all (H1). Every store to the word is
-            // such a read-modify-write, so later ones keep that promise for earlier ones.
+            // Release: a reader with this timestamp as its snapshot also sees the writer's earlier
+            // writes, the INVISIBLE cells above all (H1). Every store to the word is a
+            // read-modify-write, so the release sequence of an earlier store includes the later
+            // stores.
             match self.last.compare_exchange_weak(last, next, Ordering::Release, Ordering::Relaxed)
             {
                 Ok(_) => return Some(Timestamp(next)),
@@ -85,12 +86,12 @@ impl SharedClock {
         }
     }
 
-    /// Issues nothing up to `past` from now on.
+    /// Skips all timestamps up to `past`.
     pub fn skip(&self, past: Timestamp) {
         self.last.fetch_max(past.0, Ordering::Release);
     }
 
-    /// A snapshot time: at least every timestamp issued before this call (H18).
+    /// Returns a snapshot time: at least every timestamp issued before this call (H18).
     #[inline]
     pub fn latest(&self) -> Timestamp {
         // Acquire: pairs with the Release in `next`.

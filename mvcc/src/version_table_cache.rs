@@ -1,31 +1,33 @@
 //! The version table cache: CVTs of rows whose locks this compute node owns (LOTUS §4.4).
 //!
 //! # What it is
-//! A bounded map from rows to their CVTs, shared by the coordinators of one compute node. It is cut
-//! into sets of eight rows, each with a mutex and an order of use of its own: the paper's
-//! hash-partitioned LRU sub-caches, as small as they get, so that two coordinators seldom meet in
-//! one. A row is found, kept, renewed or forgotten without an allocation.
+//! A bounded map from rows to their CVTs, shared by the coordinators of one compute node. The cache
+//! is divided into sets of eight rows, each with its own mutex and LRU order: the paper's
+//! hash-partitioned LRU sub-caches at their smallest, so that two coordinators seldom contend for a
+//! set. A row is found, kept, renewed or forgotten without an allocation.
 //!
 //! # What it is not
-//! It does not know whether a CVT that it is given is current, nor who may use it: that depends on
-//! locks, and is decided by their users (H11; `engine/src/node/version_tables.rs`). For that it
-//! promises two things. Operations on one row happen in one order, and [`VersionTableCache::keep`]
-//! evaluates its condition *inside* that order: a thread that makes the condition false and then
-//! forgets the row finds it gone or keeps it out. And a CVT that is being written is never kept.
+//! The cache does not know whether a given CVT is current, nor which transactions may use it: both
+//! depend on locks, and the engine decides (H11; `engine/src/node/version_tables.rs`). To support
+//! the engine, the cache gives two guarantees. First, operations on one row are totally ordered,
+//! and [`VersionTableCache::keep`] evaluates its condition *inside* that order: after a thread has
+//! made the condition false and then forgotten the row, the row is absent and stays absent. Second,
+//! a CVT that is being written is never kept.
 //!
 //! # Rows of one name
-//! Each has a place of its own, in one set. A row is looked up by name and mark, renewed by the
-//! offset of its CVT as well, and forgotten by name, with all others of that name: a lock is all
-//! that is known of a row that another node writes. Of the mark there are 23 bits. Should they
-//! agree, a row gets the CVT of another, and finds out by the record that the CVT leads to.
+//! Rows with the same name have separate places in one set. A row is looked up by name and mark,
+//! renewed by name, mark and the offset of its CVT, and forgotten by name, together with all rows
+//! of the name: of a row that another node writes, only the lock name is known. The cache stores 23
+//! bits of the mark. If two rows agree in these bits, a look-up may return the CVT of the wrong
+//! row; the record behind the CVT reveals the mistake.
 //!
 //! # Memory
 //! ```text
 //! set = 9 lines:   line 0      mutex, tags of the eight rows, their order of use, `more`
 //!                  line 1..9   key | offset:40 cells:8 table:16 | two cells of three words
 //! ```
-//! That is 72 bytes a row: 64 K rows take 4.5 MiB, as in LOTUS §8.1. Cells beyond two are in
-//! `more`, 1152 bytes that a set takes once it meets the first row with so many.
+//! The cost is 72 bytes per row: 64 K rows take 4.5 MiB, as in LOTUS §8.1. Cells beyond two are in
+//! `more`, 1152 bytes that a set allocates for its first row with more than two cells.
 
 use lotus_fabric::ids::{Key, ShardId, TableId};
 use lotus_fabric::prefetch;
@@ -44,7 +46,7 @@ use std::sync::{Mutex, MutexGuard};
 const WAYS: usize = 8;
 /// Number of words of cells in a row's own line.
 const INLINE_WORDS: usize = 2 * CELL_WORDS;
-/// Largest number of words of cells that a row may have besides.
+/// Largest number of words of cells of a row outside of its own line.
 const MORE_WORDS: usize = MAX_CELLS * CELL_WORDS - INLINE_WORDS;
 
 const _: () = assert!(size_of::<CacheLine>() == LINE_BYTES && size_of::<Order>() == WAYS);
@@ -56,20 +58,20 @@ pub struct VersionTableCache {
     sets: Box<[Set]>,
 }
 
-/// One sub-cache; it begins a cache line.
+/// One sub-cache, aligned to a cache line.
 #[repr(align(64))]
 struct Set(Mutex<Ways>);
 
 #[repr(C)]
 struct Ways {
-    /// Part of each row's hash and mark, never zero; zero where there is no row.
+    /// Part of each row's hash and mark, never zero; zero marks an empty way.
     tags: [u32; WAYS],
     order: Order,
     more: Box<[[u64; MORE_WORDS]]>,
     lines: [CacheLine; WAYS],
 }
 
-/// Bits of a tag that follow from the name of a row: the top one, and some of the hash.
+/// Bits of a tag that derive from the row's name: the top bit, and eight bits of the hash.
 const NAME_TAG: u32 = 1 << 31 | 0xFF;
 /// Place of the mark's bits in a tag.
 const MARK_SHIFT: u32 = 8;
@@ -93,7 +95,7 @@ impl VersionTableCache {
         Self { sets: (0..entries.div_ceil(WAYS).max(1)).map(set).collect() }
     }
 
-    /// Number of rows that there is room for.
+    /// Capacity in rows.
     pub fn capacity(&self) -> usize {
         self.sets.len() * WAYS
     }
@@ -102,7 +104,7 @@ impl VersionTableCache {
     /// is not cached.
     ///
     /// # Panics
-    /// If `cells` has another length than the kept ones.
+    /// If `cells` differs in length from the cached cells.
     #[inline]
     pub fn lookup(&self, table: TableId, name: RowName, cells: &mut [u64]) -> Option<u64> {
         let (tag, mut ways) = self.enter(table, name.key);
@@ -120,12 +122,14 @@ impl VersionTableCache {
     }
 
     /// Keeps the CVT at `offset` with these `cells`, in place of the least recently used row of its
-    /// set, if `still` returns true; returns whether it did.
+    /// set, if `still` returns true; returns whether the CVT was kept.
     ///
-    /// `still` runs with the set's mutex held: it must be brief and must not call the cache.
+    /// `still` runs with the set's mutex held: the closure must be brief and must not call the
+    /// cache.
     ///
     /// # Panics
-    /// If `offset` is 0 or does not fit in 40 bits, or `cells` are not those of a CVT.
+    /// If `offset` is 0 or does not fit in 40 bits, or the length of `cells` is not valid for a
+    /// CVT.
     #[inline]
     pub fn keep(
         &self,
@@ -161,7 +165,7 @@ impl VersionTableCache {
     /// Replaces cell `index` of the row's CVT at `offset`, if the row is cached.
     ///
     /// # Panics
-    /// If the CVT has no such cell.
+    /// If the CVT has no cell `index`.
     #[inline]
     pub fn renew(
         &self,
@@ -181,7 +185,7 @@ impl VersionTableCache {
         ways.write(way, first, &cell);
     }
 
-    /// Removes all rows of this name.
+    /// Removes all rows with the name `key`.
     #[inline]
     pub fn forget(&self, table: TableId, key: Key) {
         let (tag, mut ways) = self.enter(table, key);
@@ -194,8 +198,8 @@ impl VersionTableCache {
 
     /// Removes all rows of a shard that this node has ceased to own (H19). Visits every row.
     ///
-    /// Give up the ownership first, then forget: a row that is kept under a condition on the
-    /// ownership is then either removed or not kept.
+    /// Give up the ownership first, then forget: a concurrent [`Self::keep`] under a condition on
+    /// the ownership is then either undone or refused.
     pub fn forget_shard(&self, shard: ShardId) {
         for set in &self.sets {
             let mut ways = set.enter();
@@ -207,8 +211,8 @@ impl VersionTableCache {
         }
     }
 
-    /// Calls `visit` with every row: table, key, offset of the CVT, its cells. Set by set, with the
-    /// set's mutex held, so `visit` must not call the cache.
+    /// Calls `visit` with every row: table, key, offset of the CVT, cells. The set's mutex is held
+    /// during the call, so `visit` must not call the cache.
     pub fn for_each(&self, mut visit: impl FnMut(TableId, Key, u64, &[u64])) {
         let mut cells = [0; MAX_CELLS * CELL_WORDS];
         for set in &self.sets {
@@ -232,7 +236,7 @@ impl VersionTableCache {
         prefetch::read(self.set(mix(table, key)));
     }
 
-    /// Hints that the row will be looked up next, and kept if it is not here.
+    /// Hints that the row will be looked up next, and kept if not cached.
     #[inline]
     pub fn prefetch_row(&self, table: TableId, key: Key) {
         let (tag, ways) = self.enter(table, key);
@@ -240,11 +244,11 @@ impl VersionTableCache {
         prefetch::read(&ways.lines[way.unwrap_or_else(|| ways.order.last())]);
     }
 
-    /// The set of a name's rows, and the part of their tags that they share.
+    /// Locks the set of the rows with this name; also returns the common part of their tags.
     #[inline]
     fn enter(&self, table: TableId, key: Key) -> (u32, MutexGuard<'_, Ways>) {
         let mixed = mix(table, key);
-        // The set from the upper bits, as a fraction of all sets; the tag from the lower ones.
+        // The set from the upper bits, as a fraction of all sets; the tag from the lower bits.
         ((1 << 31 | mixed as u32) & NAME_TAG, self.set(mixed).enter())
     }
 
@@ -255,7 +259,7 @@ impl VersionTableCache {
     }
 }
 
-/// The tag of a row, from the part that its name gives.
+/// Completes the name's part of a tag with bits of the mark.
 #[inline]
 fn with_mark(tag: u32, name: RowName) -> u32 {
     tag | name.mark.raw() << MARK_SHIFT & !NAME_TAG
@@ -266,7 +270,7 @@ impl Set {
     ///
     /// # Panics
     /// If another thread panicked inside, which only a violated assertion of a caller can cause:
-    /// the contents cannot be trusted then.
+    /// the contents are not trustworthy then.
     #[inline]
     fn enter(&self) -> MutexGuard<'_, Ways> {
         self.0.lock().expect("no thread panics inside a set")
@@ -317,7 +321,7 @@ impl Order {
     /// A one in every byte.
     const ONES: u64 = u64::from_le_bytes([1; WAYS]);
 
-    /// The least recently used way, or one without a row.
+    /// The least recently used way, or an empty way.
     #[inline]
     const fn last(self) -> usize {
         (self.0 >> 56) as usize
@@ -326,7 +330,7 @@ impl Order {
     /// Bit position of a way's byte.
     #[inline]
     const fn shift(self, way: usize) -> u32 {
-        // Zero in that byte; a borrow from it spoils bytes above at most.
+        // The way's byte becomes zero; a borrow from this byte spoils only higher bytes.
         let differs = self.0 ^ (Self::ONES * way as u64);
         let zeroes = differs.wrapping_sub(Self::ONES) & !differs & (Self::ONES << 7);
         zeroes.trailing_zeros() & !7
@@ -347,7 +351,7 @@ impl Order {
     }
 }
 
-/// Number of words of cells that a row has, from its place word.
+/// Number of words of a row's cells, from its place word.
 #[inline]
 fn cell_words(place: u64) -> usize {
     field(place, 40, 8) as usize * CELL_WORDS

@@ -1,23 +1,23 @@
 //! Visibility: the version of a row that a transaction sees, and the cell that a writer replaces.
 //!
-//! Pure decisions over the words of one CVT; nothing here reads memory. Whether the *record* that a
-//! cell points at is the right one is decided by [`crate::acceptance`].
+//! Pure decisions over the words of one CVT; the module does not read remote memory. Whether the
+//! *record* behind a cell is the right record is decided by [`crate::acceptance`].
 //!
 //! # The history that a CVT shows
 //!
-//! Writers of a row are serialised by its lock, and each replaces its [`victim`]: a cell without a
-//! version or else the oldest version. So the versions in a CVT are always the newest few of the
-//! row's history, without gaps. Code that clears cells for another reason (reclamation) must also
-//! begin with the oldest, and never take the newest.
+//! Writers of a row are serialised by its lock, and each writer replaces its [`victim`]: a cell
+//! without a version or else the oldest version. So the versions in a CVT are always the newest few
+//! of the row's history, without gaps. Code that clears cells for other reasons (reclamation) must
+//! also begin with the oldest version, and never take the newest.
 //!
 //! # Reading at a snapshot
 //!
 //! Before a writer may draw its commit timestamp its cell stands INVISIBLE on every replica, and a
-//! snapshot is at least every timestamp issued before (H18). A reader that reads the CVT after it
-//! drew its snapshot therefore meets, for every version it must see, that version, or its writer's
-//! INVISIBLE word, or a later replacement. Hence the rules: an INVISIBLE word decides nothing, even
-//! if it stands beside an older version that would do (H1); and the lack of a version means "not
-//! found" only if nothing can have been replaced (H13).
+//! snapshot is at least every timestamp issued before (H18). So a reader that reads the CVT after
+//! drawing its snapshot finds, for every version that the snapshot includes, the version itself, or
+//! the writer's INVISIBLE word, or a later replacement. Hence the rules: an INVISIBLE word leaves
+//! the result undecided, even beside an older version within the snapshot (H1); and the lack of a
+//! version means "not found" only if no version can have been replaced (H13).
 
 use lotus_fabric::ids::TxnId;
 use lotus_sabotage::{Rule, broken};
@@ -31,47 +31,48 @@ use crate::timestamp::Timestamp;
 pub struct Candidate {
     /// Index of the cell in its CVT.
     pub index: usize,
-    /// Its commit time.
+    /// Commit time of the version.
     pub version: Timestamp,
-    /// Offset of its record slot in the group's region; 0 for a deletion without a record.
+    /// Offset of the version's record slot in the group's region; 0 for a deletion without a
+    /// record.
     pub record: u64,
     /// Value, with its length, or the row's deletion.
     pub contents: Contents,
-    /// Version before it, if the CVT still shows one.
+    /// Previous version, if the CVT still shows it.
     pub predecessor: Option<Timestamp>,
 }
 
-/// Newest committed version of a row, as its lock holder finds it.
+/// Newest committed version of a row, as read by its lock holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Newest {
     /// A value.
     Version(Candidate),
-    /// The row was deleted at this time. The lock keeps other writers away, so that this, unlike
-    /// a deletion seen by a snapshot, may be believed without its record.
+    /// The row was deleted at this time. The lock excludes other writers, so that the deletion,
+    /// unlike a deletion seen by a snapshot, is believed without its record.
     Deleted {
         /// Version of the tombstone.
         version: Timestamp,
-        /// Offset of its record slot; 0 if it has none.
+        /// Offset of the deletion's record slot; 0 for a deletion without a record.
         record: u64,
     },
     /// The CVT holds no version.
     Absent,
     /// A transaction died in the middle of a commit and recovery has not reached this row: the
-    /// caller aborts, and never overwrites the cell (H1).
+    /// caller aborts, and must never overwrite the cell (H1).
     InDoubt {
         /// Writer of the cell.
         writer: TxnId,
     },
-    /// The CVT is being written. Under the row's lock that is recovery or a dead writer's last
-    /// verb: read again, or abort as in [`Newest::InDoubt`].
+    /// The CVT is being written. Under the row's lock the writer is recovery or a dead writer's
+    /// last verb: read again, or abort as in [`Newest::InDoubt`].
     Torn,
 }
 
 impl Newest {
-    /// Version that the next one follows: the previous version that its record names, and the one
-    /// that snapshot isolation compares with its snapshot. Zero if there is none.
+    /// Version that precedes the next write: the previous version in the next record, and the
+    /// version that snapshot isolation compares with its snapshot. Zero if the row has no version.
     ///
-    /// `None` if that is not known yet.
+    /// `None` if the version is not known yet.
     #[inline]
     pub fn version(&self) -> Option<Timestamp> {
         match *self {
@@ -83,7 +84,7 @@ impl Newest {
         }
     }
 
-    /// Offset of that version's record slot; 0 if there is none.
+    /// Offset of the newest version's record slot; 0 if it has no slot or is not known.
     #[inline]
     pub fn record(&self) -> u64 {
         match *self {
@@ -97,21 +98,21 @@ impl Newest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visible {
     /// A value or deletion, provided that its record is accepted. A deletion that names a record
-    /// must not be believed without it; one that names none is believed as an absence is
-    /// ([`Visible::NotFound`]).
+    /// must not be believed without the record; a deletion without a record is believed on the
+    /// terms of an absence ([`Visible::NotFound`]).
     Version(Candidate),
-    /// The row did not exist; provided that the CVT, read again after this READ completed, still
-    /// has the same words, since an absence has no record that could vouch for it.
+    /// The row did not exist, provided that the CVT, read again after this READ completed, still
+    /// has the same words, since an absence has no record as evidence.
     NotFound,
     /// The version that the snapshot needs is no longer in the CVT, but may be found by links,
-    /// starting from this one, which is newer than the snapshot. It counts only if its record is
-    /// accepted, with the predecessor that stands here ([`crate::chain`]).
+    /// starting from this candidate, which is newer than the snapshot. The candidate counts only if
+    /// its record is accepted and names the candidate's predecessor ([`crate::chain`]).
     Displaced(Candidate),
-    /// The version that the snapshot needs has been replaced: the transaction cannot go on, and
-    /// may be run again with a newer snapshot.
+    /// The version that the snapshot needs has been replaced: the transaction cannot continue, and
+    /// may be retried with a newer snapshot.
     TooOld,
-    /// A writer is committing, and may or may not come before the snapshot: read the CVT again
-    /// a bounded number of times, then abort as retryable (H1).
+    /// A writer is committing, before or after the snapshot: read the CVT again a bounded number of
+    /// times, then abort as retryable (H1).
     Undecided {
         /// Writer that is committing.
         writer: TxnId,
@@ -125,21 +126,21 @@ pub enum Visible {
 pub struct LockedRow {
     /// The newest committed version.
     pub newest: Newest,
-    /// Cell that a write takes, and its contents; `None` if the CVT is in doubt or torn, and so
-    /// must not be written.
+    /// Cell for the next write, and the cell's current contents; `None` if the CVT is in doubt or
+    /// torn, and so must not be written.
     pub victim: Option<(Victim, Cell)>,
 }
 
 /// Reads a CVT under the row's lock, in one pass: the newest committed version, and the cell that
-/// the holder of the write lock overwrites. That is one without a version, best one that has a
-/// record slot already, or else the oldest version. Never the newest.
+/// the holder of the write lock overwrites. The victim is a cell without a version, preferably with
+/// a record slot, or else the oldest version; never the newest.
 #[inline]
 pub fn locked(cvt: Cvt<'_>) -> LockedRow {
     let mut newest: Option<(usize, Timestamp, Cell)> = None;
     let mut predecessor = None;
-    // A cell without a version goes before the oldest version, a bound one before an unbound, and
-    // one that was never used before one that was trimmed, which shows that versions are missing.
-    // Version zero lies before all others, so one comparison decides.
+    // Order of victims: cells without a version before the oldest version, bound before unbound
+    // cells, never used before trimmed cells, which show that versions are missing. Version zero is
+    // less than every version, so one comparison decides.
     let mut victim: Option<((Timestamp, u8), usize, Cell)> = None;
     let mut second = Timestamp::MAX;
     let mut writer = None;
@@ -190,14 +191,14 @@ pub fn locked(cvt: Cvt<'_>) -> LockedRow {
     LockedRow { newest, victim }
 }
 
-/// Newest committed version, as [`locked`] finds it.
+/// Returns the newest committed version, as found by [`locked`].
 #[inline]
 pub fn newest(cvt: Cvt<'_>) -> Newest {
     locked(cvt).newest
 }
 
-/// Finds the version that a transaction without the row's lock sees at `snapshot`, which it drew
-/// before it read the CVT. A version is visible iff it is at most the snapshot (H1).
+/// Finds the version that a transaction without the row's lock sees at `snapshot`, drawn before the
+/// CVT was read. A version is visible iff it is at most the snapshot (H1).
 #[inline]
 pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
     let Ok(mut scan) = Scan::of(cvt, snapshot) else { return Visible::Torn };
@@ -214,9 +215,9 @@ pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
     }
 }
 
-/// Starting point of the search for a version older than all in the CVT: the oldest but one. Its
-/// record names the oldest, and its slot; the cells' words may be torn and prove neither. A
-/// deletion without a record names no earlier versions.
+/// Returns the starting point of the search for a version older than the whole CVT: the second
+/// oldest version. Its record names the oldest version and the slot of that version; the cells'
+/// words may be torn and prove neither. A deletion without a record names no earlier versions.
 #[cold]
 fn displaced(cvt: Cvt<'_>) -> Visible {
     let version = |cell: &Cell| match cell.version {
@@ -236,11 +237,11 @@ fn displaced(cvt: Cvt<'_>) -> Visible {
     next.filter(|next| next.record != 0).map_or(Visible::TooOld, Visible::Displaced)
 }
 
-/// Whether a CVT that shows a version for `snapshot` may have had a later one for it a moment
-/// before or after, where a READ may be torn: some cell shows something later than the snapshot, or
-/// nothing, because its version was replaced, cleared or purged. A reader without the lock then
-/// reads the CVT again behind the record, and believes the record only if nothing has changed
-/// ([`crate::acceptance`]).
+/// Whether a CVT that shows a version for `snapshot` may have held a later version within the
+/// snapshot a moment before or after, on fabrics whose READs may be torn: a cell shows a version
+/// later than the snapshot, or no version, because its version was replaced, cleared or purged. A
+/// reader without the lock then reads the CVT again behind the record, and believes the record only
+/// if the CVT is unchanged ([`crate::acceptance`]).
 #[inline]
 pub fn may_be_outdated(cvt: Cvt<'_>, snapshot: Timestamp) -> bool {
     cvt.cells().any(|cell| {
@@ -248,27 +249,27 @@ pub fn may_be_outdated(cvt: Cvt<'_>, snapshot: Timestamp) -> bool {
     })
 }
 
-/// The cell that a write takes.
+/// The cell for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Victim {
     /// Index of the cell in the CVT.
     pub index: usize,
-    /// Version that follows the one in the cell, if it holds one; the CVT keeps it. Snapshots from
-    /// there on do not need the cell's version.
+    /// Version after the cell's version, if the cell has a version; the CVT keeps the successor.
+    /// Snapshots at or after the successor do not need the cell's version.
     pub successor: Option<Timestamp>,
 }
 
-/// Cell that a write takes, as [`locked`] chooses it.
+/// Returns the cell for a write, as chosen by [`locked`].
 #[inline]
 pub fn victim(cvt: Cvt<'_>) -> Option<Victim> {
     locked(cvt).victim.map(|(victim, _)| victim)
 }
 
-/// Chooses the cell whose slot the row can do without: a cleared one's, or else the oldest
-/// version's, which snapshots before its successor need. Never the newest version's, and none if
-/// the oldest is a deletion without a record.
+/// Chooses the cell whose slot the row can spare: a cleared cell, or else the oldest version, which
+/// only snapshots before its successor need. Never the newest version, and no cell if the oldest
+/// version is a deletion without a record.
 ///
-/// `None` if there is none, or if the CVT is in doubt or torn.
+/// `None` if no slot can be spared, or if the CVT is in doubt or torn.
 pub fn spare(cvt: Cvt<'_>) -> Option<Victim> {
     let mut best: Option<(Timestamp, usize)> = None;
     // The two oldest versions, and the newest.
@@ -290,7 +291,7 @@ pub fn spare(cvt: Cvt<'_>) -> Option<Victim> {
             best = Some((time, index));
         }
     }
-    // Not one from the middle: the versions in a CVT have no gaps.
+    // Never a middle version: the versions in a CVT have no gaps.
     let best = best.filter(|(time, _)| *time < newest && *time <= oldest);
     best.map(|(time, index)| Victim {
         index,
@@ -304,11 +305,11 @@ struct Scan {
     seen: Option<Candidate>,
     /// The writer of an INVISIBLE cell.
     invisible: Option<TxnId>,
-    /// Whether some cell was never used, so that no version was ever replaced.
+    /// Whether a cell was never used, so that no version was ever replaced.
     never_used: bool,
-    /// Whether some cell was trimmed: then a version was taken away nevertheless.
+    /// Whether a cell was trimmed, so that a version was removed nevertheless.
     trimmed: bool,
-    /// Whether some cell holds a committed version, of any time.
+    /// Whether a cell holds a committed version, of any time.
     any_version: bool,
 }
 
@@ -352,7 +353,7 @@ impl Scan {
 }
 
 impl Candidate {
-    /// Candidate of the version that stands in `cell`.
+    /// Returns the version in `cell` as a candidate.
     #[inline]
     fn new(index: usize, version: Timestamp, cell: Cell, predecessor: Option<Timestamp>) -> Self {
         let contents = match cell.state {

@@ -1,11 +1,11 @@
-//! The word that a compute node counts up to show that it lives.
+//! The word that a live compute node counts up as a sign of life.
 //!
 //! # What it is
-//! The upper half names the life: the epoch that the node was taken in at. The lower half counts
+//! The upper half names the life: the epoch in which the node was taken in. The lower half counts
 //! and wraps around: with a lease of 20 ms, after 124 days. So of two beats of one life, the later
-//! one is the one that is less than half of the count's range ahead of the other. Two beats are
-//! never further apart than that: the beats of one node are read from several memory nodes at a
-//! time, and a copy that has not been written for a lease is not read any more.
+//! beat is ahead of the earlier by less than half of the count's range. Two beats are never further
+//! apart: the beats of one node are read from several memory nodes at a time, and a copy that has
+//! not been written for a lease is no longer read.
 
 use lotus_fabric::ids::Epoch;
 
@@ -13,16 +13,16 @@ use crate::membership::FIRST_EPOCH;
 
 const COUNT_BITS: u32 = 32;
 
-/// A beat. The default, found on a memory node without any, belongs to no life and is earlier than
-/// all others.
+/// A beat. The default, found on a memory node without a beat, belongs to no life and is earlier
+/// than all others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Beat(u64);
 
 impl Beat {
-    /// Beat of a node that has never begun: it has done nothing that others would have to settle.
+    /// Beat of a node that has never begun: the node has left nothing to settle.
     pub const NONE: Self = Self(0);
 
-    /// First beat of a node that was taken in at this epoch.
+    /// First beat of a node that was taken in at epoch `joined`.
     ///
     /// # Panics
     /// If `joined` is before [`FIRST_EPOCH`].
@@ -49,7 +49,7 @@ impl Beat {
         Self(self.life() << COUNT_BITS | u64::from(count))
     }
 
-    /// Epoch at which the beating node was taken in.
+    /// Epoch in which the beating node was taken in.
     pub fn joined(self) -> Epoch {
         Epoch(self.life() as u32 + FIRST_EPOCH.0)
     }

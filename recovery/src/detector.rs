@@ -1,22 +1,23 @@
-//! Suspicion of other nodes, and this node's own lease.
+//! Suspicion of silent nodes, and the local node's lease.
 //!
 //! # What it is
 //! Small state machines over times and counts that are passed in. Every compute node counts up a
-//! word of its own in each memory node, its *beat*, and reads those of all others in the same
-//! batch. [`Detector`] reports nodes whose beat has not moved for a lease. [`Answers`] reports
-//! memory nodes that have not answered for a lease, while another one has. [`Standoff`] reports
+//! word in each memory node, its *beat*, and reads the beats of all nodes in the same batch.
+//! [`Detector`] reports nodes whose beat has not moved for a lease. [`Answers`] reports memory
+//! nodes that have not answered for a lease, while another memory node has. [`Standoff`] reports
 //! cuts between compute nodes that have lasted for a lease. [`Lease`] tells whether this node's own
-//! beat is known to have landed somewhere within the last lease; if not, the others may have given
-//! it up, and it begins nothing more until it knows better.
+//! beat is known to have landed somewhere within the last lease; if not, the cluster may have given
+//! this node up, and the node begins nothing more until it knows better.
 //!
 //! # When silence counts
-//! Only while this node listens. A node that has paused, or that was cut off from the memory node,
-//! has heard no beat for a while through its own fault. So whenever it has heard nothing at all for
-//! half a lease, every other node gets a whole lease anew. The same goes for a clock that jumps.
+//! Silence counts only while this node listens. A node that has paused, or that was cut off from
+//! the memory node, has heard no beat for a while through its own fault. So after half a lease of
+//! hearing nothing at all, a node gives every other node a whole lease anew. A jump of the clock
+//! has the same effect.
 //!
-//! # What it is not
-//! Accurate. A node that is merely slow is suspected like a dead one. Safety does not depend on the
-//! difference: a suspect is fenced before any other node touches its transactions (H2).
+//! # Limits
+//! Detection is not accurate. A node that is merely slow is suspected like a dead node. Safety does
+//! not depend on the difference: a suspect is fenced before its transactions are touched (H2).
 
 use std::time::Duration;
 
@@ -31,19 +32,19 @@ pub struct Detector {
     lease: Duration,
     /// Time when all beats were last read.
     heard: Option<Nanos>,
-    /// Last beat of each compute node, and the time since when it has not moved.
+    /// Last beat of each compute node, and the time since which the beat has not moved.
     peers: Vec<(Beat, Nanos)>,
 }
 
 impl Detector {
-    /// Detector that suspects a node when its beat does not move for `lease`.
+    /// Creates a detector that suspects a node when its beat has not moved for `lease`.
     pub fn new(lease: Duration) -> Self {
         Self { lease, heard: None, peers: Vec::new() }
     }
 
     /// Takes the beats of all compute nodes, read at time `asked`, and returns the places of
-    /// suspects; the caller's own place is judged like the others. `takes_part` tells whether the
-    /// life at a place is known to be live: its silence counts from then on.
+    /// suspects; the caller's own place is no exception. `takes_part` tells whether the life at a
+    /// place is known to be live: silence counts from that moment on.
     pub fn hear(
         &mut self,
         asked: Nanos,
@@ -75,26 +76,27 @@ pub struct Answers {
     lease: Duration,
     /// Time of the last call of [`Self::silent`].
     looked: Option<Nanos>,
-    /// Sending time of the latest question that each memory node answered, or the time since when
-    /// it is expected to answer.
+    /// For each memory node, the sending time of the latest answered question, or the time since
+    /// which an answer is expected.
     since: Vec<Nanos>,
 }
 
 impl Answers {
-    /// Watch over this many memory nodes.
+    /// Creates a watch over `memory_nodes` memory nodes.
     pub fn new(lease: Duration, memory_nodes: usize) -> Self {
         Self { lease, looked: None, since: vec![Nanos(0); memory_nodes] }
     }
 
-    /// The memory node at `place` has answered a question that was sent at `asked`.
+    /// Records that the memory node at `place` has answered a question sent at `asked`.
     pub fn answered(&mut self, place: usize, asked: Nanos) {
         self.since[place] = self.since[place].max(asked);
     }
 
-    /// Memory nodes among `places` that have not answered for a lease, and for how long. If there
-    /// are several and none has answered for half a lease, this node itself is at fault, and all
-    /// begin anew, so that those heard last afterwards do not count as silent. All begin anew also
-    /// if the last call was half a lease ago or more: the caller was not listening.
+    /// Memory nodes among `places` that have not answered for a lease, and for how long. If
+    /// `places` has several and no answer came for half a lease, the fault is on the side of this
+    /// node, and all intervals restart, because memory nodes that answer last after the silence
+    /// would otherwise count as silent. All intervals restart, too, if the last call was half a
+    /// lease ago or more: the caller was not listening.
     pub fn silent(&mut self, now: Nanos, places: &[usize]) -> Vec<(usize, Duration)> {
         let attentive = self.looked.is_some_and(|looked| now.since(looked) < self.lease / 2);
         self.looked = Some(now);
@@ -119,18 +121,18 @@ pub struct Standoff {
     lease: Duration,
     /// Time of the last call of [`Self::lasting`].
     looked: Option<Nanos>,
-    /// Cuts that are reported, each with the time since when.
+    /// Reported cuts with the times of their first reports.
     cuts: Vec<(Cut, Nanos)>,
 }
 
 impl Standoff {
-    /// Watch for which a cut lasts when it has been reported for `lease`.
+    /// Creates a watch in which a cut lasts after being reported for `lease`.
     pub fn new(lease: Duration) -> Self {
         Self { lease, looked: None, cuts: Vec::new() }
     }
 
-    /// Takes the `reported` cuts and returns those that last. All begin anew if the last call was a
-    /// lease ago or more: the caller does not know what was reported meanwhile.
+    /// Takes the `reported` cuts and returns the lasting cuts. All cuts begin anew if the last call
+    /// was a lease ago or more: the caller does not know the reports of the meantime.
     pub fn lasting(&mut self, now: Nanos, reported: &[Cut]) -> Vec<Cut> {
         if self.looked.is_none_or(|looked| now.since(looked) >= self.lease) {
             self.cuts.clear();
@@ -147,7 +149,7 @@ impl Standoff {
     }
 }
 
-/// Right of this node to go on.
+/// Right of this node to continue.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     length: Duration,
@@ -156,17 +158,17 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Lease of this length that begins now.
+    /// Creates a lease of this length, beginning now.
     pub fn new(length: Duration, now: Nanos) -> Self {
         Self { length, since: now }
     }
 
-    /// The beat that was sent at `sent` has landed.
+    /// Records that the beat sent at `sent` has landed.
     pub fn renew(&mut self, sent: Nanos) {
         self.since = self.since.max(sent);
     }
 
-    /// Whether no other node can have suspected this one yet.
+    /// Whether no other node can have suspected this node yet.
     pub fn is_held(&self, now: Nanos) -> bool {
         now.since(self.since) < self.length
     }

@@ -2,16 +2,16 @@
 //! behind.
 //!
 //! # What it is
-//! * [`beat`]: the word by which a node shows that it lives.
+//! * [`beat`]: the word that shows a node to be alive.
 //! * [`detector`]: leases, and the nodes suspected of being dead.
 //! * [`membership`]: the agreed value: live and expelled nodes, and the progress of each recovery.
 //! * [`log`]: the bytes of a write-log entry and the place of each coroutine slot's entry.
 //! * [`resolve`]: the pure decision about one in-doubt transaction: forward, back, or nothing to
-//!   do, and what that means for every cell it names.
+//!   do, and the consequence for every cell that the transaction names.
 //!
 //! # What it is not
-//! It reads and writes no remote memory. The engine beats, fences, reads logs and cells, calls
-//! these functions, and carries out their decisions (LOTUS §6, DESIGN §8).
+//! This crate reads and writes no remote memory. The engine beats, fences, reads logs and cells,
+//! calls these functions, and carries out their decisions (LOTUS §6, DESIGN §8).
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Write-log entries: their bytes and their places.
+//! Write-log entries: bytes and places.
 //!
 //! # Purpose of an entry
-//! A coordinator that commits writes to each memory node, in this order on one connection, its log
-//! entry, its records and its cells (H12). An entry names the *whole* write set, so one surviving
-//! copy is enough to find everything the transaction may have touched. Old versions are the undo
-//! log (LOTUS §5.1), so an entry holds addresses and no data.
+//! A committing coordinator writes to each memory node, on one connection and in this order, the
+//! log entry, the records and the cells (H12). An entry names the *whole* write set, so a single
+//! surviving copy is enough to find everything possibly touched by the transaction. Old versions
+//! are the undo log (LOTUS §5.1), so an entry holds addresses and no data.
 //!
 //! # Format 1, in 8-byte little-endian words
 //! ```text
@@ -20,25 +20,25 @@
 //! Offsets are within the replica group. Two writes make exactly one cache line.
 //!
 //! # When an entry counts
-//! An entry lands in any order, 8 bytes at a time, and may land in part (H14, H16). It counts only
-//! if its checksum holds; a partial entry is no entry, and since cells follow it on every
-//! connection, nothing that it failed to name was written there. Only the format byte is believed
-//! before the checksum, because a single word does not tear.
+//! The words of an entry land in any order, 8 bytes at a time, and may land in part (H14, H16). An
+//! entry counts only if its checksum holds; a partial entry is no entry, and since cells follow the
+//! entry on every connection, nothing that the missing words would name was written to that memory
+//! node. Only the format byte is believed before the checksum, because a single word does not tear.
 //!
 //! # The decision word
-//! Word 3 is outside the checksum because it changes after the entry is written. A commit that goes
-//! well leaves it at 0. Otherwise it takes two steps, 0 → decision → done, each on every surviving
-//! log before the next action: the decision before any cell is repaired, done before any lock is
-//! released. Recovery does this by compare-and-swap (H17), a live coordinator that is forced to
-//! abort by plain writes (H12). So a decision on record means that the locks are held and work may
-//! remain; done means that a late recoverer must not touch any cell.
+//! Word 3 is outside the checksum because it changes after the entry is written. A successful
+//! commit leaves it at 0. Otherwise it takes two steps, 0 → decision → done, each on every
+//! surviving log before the next action: the decision before any cell is repaired, done before any
+//! lock is released. Recovery swaps the word by compare-and-swap (H17); a live coordinator that is
+//! forced to abort uses plain writes (H12). A decision on record means held locks and possibly
+//! remaining work; done forbids a late recoverer to touch any cell.
 //!
 //! **A slot whose decision word is not 0 must have it zeroed, by an earlier verb on the same
-//! connection, before the next entry is written**; otherwise an entry that lands all but for word 3
-//! would inherit its predecessor's verdict. This holds across incarnations too.
+//! connection, before the next entry is written**; otherwise an entry landing without word 3 would
+//! inherit its predecessor's verdict. This holds across incarnations too.
 //!
 //! # What it is not
-//! It decides nothing; see [`crate::resolve`].
+//! This module decides nothing; see [`crate::resolve`].
 
 use lotus_fabric::ids::{Epoch, RemoteAddr, TableId, TxnId};
 use lotus_mvcc::Timestamp;
@@ -92,18 +92,19 @@ pub enum WriteKind {
     /// A tombstone.
     Delete = 3,
     /// No version at all: the overflow word of the bucket at `cvt` names the empty bucket at
-    /// `record`. Recovery writes it, whatever the decision, on every replica that lacks it, so that
-    /// replicas stay alike; an empty bucket in a chain is harmless.
+    /// `record`. Recovery writes a missing link, independent of the decision, on every replica, to
+    /// keep replicas alike; an empty bucket in a chain is harmless.
     Link = 4,
-    /// End of a deleted row: the CVT is zeroed. While that is under way the named cell is INVISIBLE
-    /// with the transaction's tag, and its version word is the last to be zeroed on each replica.
-    /// An entry with one such write has no others. Recovery that finds the tag on any replica
-    /// zeroes the CVT on all of them, the tag last; without a tag there is nothing to do.
+    /// End of a deleted row: the CVT is zeroed. While zeroing is under way the named cell is
+    /// INVISIBLE with the transaction's tag, and its version word is the last to be zeroed on each
+    /// replica. An entry with a purge has no other writes. If recovery finds the tag on a replica,
+    /// recovery zeroes the CVT on all replicas, the tag last; without a tag recovery has nothing to
+    /// do.
     Purge = 5,
     /// End of a version that is not the row's newest: the named cell gives up its version and its
-    /// slot; `record` is 0. While that is under way its version word is INVISIBLE with the
-    /// transaction's tag, and it is the last word to be zeroed on each replica. Recovery undoes it
-    /// like an update, which leaves the cell as the transaction would have.
+    /// slot; `record` is 0. While the trim is under way the cell's version word is INVISIBLE with
+    /// the transaction's tag, and it is the last word to be zeroed on each replica. Recovery undoes
+    /// a trim like an update, which leaves the cell as the transaction would have.
     Trim = 6,
 }
 
@@ -178,7 +179,7 @@ pub enum DecisionWord {
 }
 
 impl DecisionWord {
-    /// The word that encodes it.
+    /// The encoded word.
     ///
     /// # Panics
     /// If the timestamp is [`Timestamp::LOADED`] or earlier, which no transaction commits at.
@@ -210,15 +211,15 @@ impl DecisionWord {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The slot has never been used, or was cleared; there is nothing to resolve.
+    /// The slot has never been used, or was cleared; no transaction needs resolving.
     #[error("the log slot is empty")]
     Empty,
-    /// The entry did not land whole, so it does not count: nothing that it was to name was written
-    /// through this memory node (H16).
+    /// The entry landed in part and does not count: no write of the entry went through this memory
+    /// node (H16).
     #[error("the log entry is incomplete")]
     Torn,
-    /// The entry was written by another version of this program, or by a broken one; only a
-    /// program that knows format `found` may resolve it.
+    /// The entry was written by a different version of this program, or by a broken program; only a
+    /// program with knowledge of format `found` may resolve the entry.
     #[error("the log entry has format {found}, and this program reads format {FORMAT}")]
     Format {
         /// The format byte in the entry.
@@ -239,8 +240,8 @@ impl<'a> LogEntry<'a> {
     /// Writes the entry of `txn`, undecided, to the front of `into`; returns its length in words.
     ///
     /// # Panics
-    /// If there is no write, the transaction id is zero, or `into` is shorter than
-    /// [`entry_words`]: the caller has refused such a transaction when its write set grew.
+    /// If `writes` is empty, the transaction id is zero, or `into` is shorter than [`entry_words`]:
+    /// the caller has refused the transaction when its write set grew.
     #[inline]
     pub fn encode<W>(into: &mut [u64], txn: TxnId, epoch: Epoch, writes: W) -> usize
     where
@@ -261,11 +262,11 @@ impl<'a> LogEntry<'a> {
         words
     }
 
-    /// Reads the entry at the front of a slot's words. Words behind it are left over from longer
-    /// predecessors and are ignored.
+    /// Reads the entry at the front of a slot's words. Words behind the entry are left over from
+    /// longer predecessors and are ignored.
     ///
     /// # Errors
-    /// See [`LogError`]; a slot too short for what it claims to hold is [`LogError::Torn`].
+    /// See [`LogError`]; a slot too short for its claimed number of writes is [`LogError::Torn`].
     pub fn decode(slot: &'a [u64]) -> Result<Self, LogError> {
         let (header, rest) = slot.split_at_checked(HEADER_WORDS).ok_or(LogError::Torn)?;
         let (id, shape) = (header[ID_WORD], header[SHAPE_WORD]);
@@ -284,7 +285,7 @@ impl<'a> LogEntry<'a> {
         if header[CHECKSUM_WORD] != checksum(header, body) {
             return Err(LogError::Torn);
         }
-        // The checksum holds, so anything wrong from here on was written like that.
+        // The checksum holds: errors from here on are the writer's.
         let malformed = LogError::Format { found };
         let writes = body.as_chunks::<WRITE_WORDS>().0;
         let sound = count > 0
@@ -307,7 +308,7 @@ impl<'a> LogEntry<'a> {
         self.txn
     }
 
-    /// Configuration epoch in which it committed.
+    /// Configuration epoch in which the transaction committed.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -317,14 +318,14 @@ impl<'a> LogEntry<'a> {
         self.decision
     }
 
-    /// All writes of the transaction, in the order in which they were logged.
+    /// All writes of the transaction, in logged order.
     pub fn writes(&self) -> impl ExactSizeIterator<Item = LoggedWrite> + 'a {
         self.writes.iter().map(|words| LoggedWrite::unpack(words).expect("checked by decode"))
     }
 }
 
-/// Checksum of the id, the shape and all writes; never zero, so that a zeroed slot is no valid
-/// entry.
+/// Checksum of the id, the shape and all writes; never zero, because a zeroed slot must not be a
+/// valid entry.
 #[inline]
 fn checksum(header: &[u64], body: &[u64]) -> u64 {
     let seed = xxh3_64(header[..CHECKSUM_WORD].as_bytes());
@@ -393,7 +394,7 @@ impl LogGeometry {
     /// of the region.
     ///
     /// # Panics
-    /// If there is no such compute node or slot.
+    /// If the cluster has no such compute node or slot.
     #[inline]
     pub fn offset(self, compute_node: u16, slot: u16) -> u64 {
         assert!(compute_node < self.compute_nodes && slot < self.slots, "no such log slot");

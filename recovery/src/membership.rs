@@ -1,46 +1,46 @@
-//! The membership of the cluster: the live nodes, the expelled ones, and the progress of each
-//! recovery.
+//! The membership of the cluster: live nodes, expelled nodes, and the progress of each recovery.
 //!
 //! # What it is
-//! One small value that all compute nodes agree on: [`Membership`], stored under one key of the
+//! A small value agreed on by all compute nodes: [`Membership`], stored under one key of the
 //! [`Authority`] and changed by compare-and-swap only. Every change is a pure function from the
-//! current value to the next one, or `None` if there is nothing (left) to change. A change that was
+//! current value to the next value, or `None` if nothing is (left) to change. A change that was
 //! decided on an outdated value never lands: the loser of the race reads and decides again.
 //!
 //! # The life of a dead node
-//! 1. A live node [expels](Membership::expel) it: the epoch grows, and its log is cut into as many
-//!    parts as there are survivors.
-//! 2. Each survivor stops granting it locks, lets its own earlier commits end, and
+//! 1. A live node [expels](Membership::expel) the dead node: the epoch grows, and the dead node's
+//!    log is cut into as many parts as there are survivors.
+//! 2. Each survivor stops granting locks to the dead node, lets earlier commits of its own end, and
 //!    [acknowledges](Membership::acknowledge) the epoch.
 //! 3. Survivors [claim](Membership::claim) parts, resolve their log slots and
-//!    [finish](Membership::finish) them. A claim holds until its holder is expelled, so at most one
-//!    member works on a part, and a member that takes a part over has fenced the previous holder.
-//! 4. When all parts are finished, the node [is resolved](Membership::is_resolved): its locks may
-//!    be released.
+//!    [finish](Membership::finish) them. A claim holds until the holder is expelled, so at most one
+//!    member works on a part, and the next holder has fenced the previous holder.
+//! 4. When all parts are finished, the dead node [is resolved](Membership::is_resolved): its locks
+//!    may be released.
 //! 5. When every expelled node is resolved and every live node has acknowledged the epoch, shards
 //!    without an owner [may be adopted](Membership::may_adopt) (H4).
 //!
-//! Steps 2 and 3 run side by side. Any member may die at any step: the others read the remaining
+//! Steps 2 and 3 run side by side. A member may die at any step: the survivors read the remaining
 //! work here. Afterwards a new life of the node may [take its place](Membership::rejoin).
 //!
 //! # The life of a lost memory node
-//! 1. A compute node that gets no answer from it [complains](Membership::complain). When half of
-//!    the live nodes complain, it is lost, the epoch grows, and no node uses it again. It is never
-//!    lost if a group would be left without a copy: then data is [out of
+//! 1. A compute node that gets no answer from the memory node [complains](Membership::complain).
+//!    When half of the live nodes complain, it is lost, the epoch grows, and no node uses it again.
+//!    It is never lost if a group would be left without a copy: the group's data is then [out of
 //!    reach](Membership::out_of_reach).
 //! 2. *Stop.* Every live node gives up the transactions that have not begun to commit, reads
-//!    nothing more by the old placement, and reports that ([`Membership::stop`]).
+//!    nothing more by the old placement, and reports its stop ([`Membership::stop`]).
 //! 3. *Finish.* When [all have stopped](Membership::all_have_stopped), commits under way end
-//!    without the lost node, and the epoch is acknowledged as after any other loss.
+//!    without the lost node, and the epoch is acknowledged as after an expulsion.
 //! 4. *Resume.* When all have acknowledged and every expelled node is resolved, transactions [may
 //!    begin](Membership::may_resume) by the new placement.
 //!
-//! Another loss in between restarts both at step 2. The return of a lost memory node is described
-//! in [`returns`]. Memory of a dropped table is given back after the same steps, by
-//! [`clearing`]. Compute nodes that do not reach each other are the matter of [`cuts`].
+//! A further loss in between restarts both at step 2. The return of a lost memory node is described
+//! in [`returns`]. Memory of a dropped table is given back after the same steps, by [`clearing`].
+//! [`cuts`] covers compute nodes with a cut path between them.
 //!
 //! # What it is not
-//! It detects no failures ([`crate::detector`] does), fences no node and moves no shard; the engine
+//! This module detects no failures ([`crate::detector`] does), fences no node and moves no shard;
+//! the engine does.
 //! does.
 
 use lotus_authority::{Authority, AuthorityError, Version, Versioned};
@@ -82,16 +82,16 @@ pub struct Membership {
     cleared: u32,
 }
 
-/// A memory node that was given up and is not used any more.
+/// A memory node given up and out of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LostMemory {
     /// The memory node.
     pub node: NodeId,
-    /// Epoch that began with its loss.
+    /// Epoch that began with the loss.
     pub since: Epoch,
 }
 
-/// Report of compute node `by` that memory node `about` does not answer it.
+/// Report of compute node `by` that memory node `about` does not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Complaint {
     by: NodeId,
@@ -103,15 +103,15 @@ struct Complaint {
 pub struct Member {
     /// The compute node.
     pub node: NodeId,
-    /// Its incarnation: a node that returns after an expulsion has a new one.
+    /// Incarnation: a node returning after an expulsion has a new incarnation.
     pub incarnation: Incarnation,
-    /// Epoch in which this life was taken in; its verbs carry it.
+    /// Epoch in which the life was taken in, carried by its verbs.
     pub joined: Epoch,
-    /// Last epoch whose losses it has taken note of: it serves no node expelled by then, and none
-    /// of its commits begun earlier is still running.
+    /// Last epoch whose losses the member has taken note of: the member serves no node expelled by
+    /// this epoch, and its commits begun earlier have ended.
     pub acknowledged: Epoch,
-    /// Epoch of the last placement change that it has stopped for: it reads and begins nothing by
-    /// any earlier placement.
+    /// Epoch of the last placement change for which the member has stopped: earlier placements are
+    /// used for no read and no new work.
     pub stopped: Epoch,
     /// Live or expelled.
     pub standing: Standing,
@@ -124,9 +124,9 @@ pub enum Standing {
     Live,
     /// Out for good; the node's next life is a different member.
     Expelled {
-        /// Epoch that began with its expulsion: verbs of earlier epochs are refused.
+        /// Epoch that began with the expulsion: verbs of earlier epochs are refused.
         since: Epoch,
-        /// Recovery of its log slots, dealt out in turn: slot `s` belongs to part `s %
+        /// Recovery of the member's log slots, dealt out in turn: slot `s` belongs to part `s %
         /// parts.len()`.
         parts: Vec<Part>,
     },
@@ -139,7 +139,7 @@ pub enum Part {
     Free,
     /// Being resolved by this member.
     Claimed(NodeId),
-    /// Every transaction in it is settled on all replicas.
+    /// Every transaction in the part is settled on all replicas.
     Done,
 }
 
@@ -158,7 +158,7 @@ pub struct PartId {
 pub struct Damaged;
 
 impl Membership {
-    /// The stored bytes: the format, and the value as `postcard` encodes it.
+    /// The stored bytes: the format, and the value in `postcard` encoding.
     fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(&(FORMAT, self)).expect("memory holds a membership")
     }
@@ -172,7 +172,7 @@ impl Membership {
 }
 
 impl Membership {
-    /// Membership at [`FIRST_EPOCH`] with all of these nodes live.
+    /// Membership at [`FIRST_EPOCH`] with all of `nodes` live.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, Incarnation)>) -> Self {
         let member = |(node, incarnation)| Member {
             node,
@@ -196,14 +196,14 @@ impl Membership {
         }
     }
 
-    /// Current epoch. Grows with every expulsion, when a life is [taken in](Self::rejoin), with
-    /// every memory node that is lost, joins or becomes whole, and before the memory of a dropped
-    /// table is given back.
+    /// Current epoch. Grows with every expulsion, when a life is [taken in](Self::rejoin), when a
+    /// memory node is lost, joins or becomes whole, and before the memory of a dropped table is
+    /// given back.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// All members, live and expelled, in the order in which the cluster was founded.
+    /// All members, live and expelled, in the order of the cluster's foundation.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
@@ -213,7 +213,7 @@ impl Membership {
         self.members.iter().filter(|member| member.standing == Standing::Live)
     }
 
-    /// Expelled members, each with the epoch that began with its expulsion.
+    /// Expelled members, with the epochs that began with their expulsions.
     pub fn expelled(&self) -> impl Iterator<Item = (&Member, Epoch)> {
         self.members.iter().filter_map(|member| match member.standing {
             Standing::Expelled { since, .. } => Some((member, since)),
@@ -226,8 +226,8 @@ impl Membership {
         self.live().any(|member| member.node == node)
     }
 
-    /// Expels `suspect`, which `by` has found dead. `None` if either of them is not live (any
-    /// more): an expelled node expels no other.
+    /// Expels `suspect`, which `by` has found dead. `None` if `by` or `suspect` is not live (any
+    /// more): an expelled node expels no other node.
     #[must_use]
     pub fn expel(&self, by: NodeId, suspect: NodeId) -> Option<Self> {
         if by == suspect || !self.is_live(by) || !self.is_live(suspect) {
@@ -247,11 +247,11 @@ impl Membership {
         &self.lost
     }
 
-    /// `placement` without the lost memory nodes, with joining ones listed behind the full
+    /// `placement` without the lost memory nodes, with joining memory nodes listed behind the full
     /// replicas.
     ///
     /// # Panics
-    /// If `placement` is not the one by which they were lost.
+    /// If `placement` is not the placement by which the memory nodes were lost.
     #[must_use]
     pub fn surviving(&self, placement: &Placement) -> Placement {
         let joining: Vec<NodeId> = self.joining().map(|joining| joining.node).collect();
@@ -273,14 +273,14 @@ impl Membership {
     }
 
     /// Epoch that began with the last change for which all nodes stop: of the memory nodes in use,
-    /// or of the tables whose memory is in use.
+    /// or of the tables with memory in use.
     pub fn reduced(&self) -> Epoch {
         self.changed
     }
 
-    /// Replaces the complaints of `by`: it gets no answer from the memory nodes in `about`, and
-    /// does from all others. A node that half of the members complain of is lost, as long as every
-    /// group keeps a copy. `None` if nothing changes.
+    /// Replaces the complaints of `by`: the memory nodes in `about` do not answer, and the rest do.
+    /// A memory node is lost when half of the members complain of it, as long as every group keeps
+    /// a copy. `None` if nothing changes.
     #[must_use]
     pub fn complain(&self, by: NodeId, about: &[NodeId], placement: &Placement) -> Option<Self> {
         if !self.is_live(by) {
@@ -305,8 +305,8 @@ impl Membership {
         self.complaints.contains(&Complaint { by, about })
     }
 
-    /// Memory nodes that half of the members get no answer from, but that hold the last copies of
-    /// some group: that data is unavailable unless they come back.
+    /// Memory nodes that do not answer half of the members, but hold the last copies of some group:
+    /// the group's data is unavailable unless they come back.
     pub fn out_of_reach(&self, placement: &Placement) -> Vec<NodeId> {
         let last = |node: &NodeId| !self.can_do_without(*node, placement);
         self.accused().into_iter().filter(last).collect()
@@ -317,7 +317,7 @@ impl Membership {
         self.kept(placement).without(&[node]).is_some()
     }
 
-    /// First memory node that is complained of enough to be lost, and can be spared.
+    /// First memory node with enough complaints to be lost that can be spared.
     fn doomed(&self, placement: &Placement) -> Option<NodeId> {
         self.accused().into_iter().find(|node| self.can_do_without(*node, placement))
     }
@@ -336,7 +336,7 @@ impl Membership {
     }
 
     /// Records that `by` reads and begins nothing any more by placements from before `epoch`.
-    /// `None` if `by` is not live or has stopped for `epoch` already.
+    /// `None` if `by` is not live or has already stopped for `epoch`.
     #[must_use]
     pub fn stop(&self, by: NodeId, epoch: Epoch) -> Option<Self> {
         let mut next = self.clone();
@@ -352,14 +352,14 @@ impl Membership {
     }
 
     /// Whether transactions may begin by the new placement: no live node has work under way by an
-    /// earlier one, and every expelled node is resolved.
+    /// earlier placement, and every expelled node is resolved.
     pub fn may_resume(&self) -> bool {
         let over = |member: &Member| member.acknowledged >= self.reduced();
         self.all_have_stopped() && self.live().all(over) && self.are_all_resolved()
     }
 
     /// Records that `by` has taken note of all losses up to `epoch`. `None` if `by` is not live or
-    /// has acknowledged `epoch` already.
+    /// has already acknowledged `epoch`.
     #[must_use]
     pub fn acknowledge(&self, by: NodeId, epoch: Epoch) -> Option<Self> {
         let mut next = self.clone();
@@ -369,9 +369,9 @@ impl Membership {
         Some(next)
     }
 
-    /// A part that `by` may work on: its own claimed part first, else an open one at its own rank
-    /// among the survivors, else any open one. A part is open if it is free or its holder was
-    /// expelled.
+    /// A part that `by` may work on: first the part claimed by `by`, else an open part at the rank
+    /// of `by` among the survivors, else any open part. A free part is open, and a part with an
+    /// expelled holder.
     pub fn claimable(&self, by: NodeId) -> Option<PartId> {
         let rank = self.live().position(|member| member.node == by)?;
         let all = || {
@@ -393,26 +393,27 @@ impl Membership {
         mine.or_else(own).or_else(any).map(|(id, ..)| id)
     }
 
-    /// Claims a part for `by`. `None` if it is done or another live member holds it.
+    /// Claims a part for `by`. `None` if the part is done or held by another live member.
     #[must_use]
     pub fn claim(&self, by: NodeId, part: PartId) -> Option<Self> {
         let open = match *self.part(part)? {
             Part::Free => true,
-            // Its own: the answer to its first claim was lost.
+            // Held by `by` already: the answer to its first claim was lost.
             Part::Claimed(holder) => holder == by || !self.is_live(holder),
             Part::Done => false,
         };
         self.set(by, part, Part::Claimed(by)).filter(|_| open)
     }
 
-    /// Marks a part that `by` holds as resolved. `None` if `by` is not live or does not hold it.
+    /// Marks a part that `by` holds as resolved. `None` if `by` is not live or does not hold the
+    /// part.
     #[must_use]
     pub fn finish(&self, by: NodeId, part: PartId) -> Option<Self> {
         let mine = *self.part(part)? == Part::Claimed(by);
         self.set(by, part, Part::Done).filter(|_| mine)
     }
 
-    /// Number of parts that a node's log slots are cut into; 0 while it is live.
+    /// Number of parts into which a node's log slots are cut; 0 while the node is live.
     pub fn parts_of(&self, node: NodeId) -> usize {
         let member = self.members.iter().find(|member| member.node == node);
         member.map_or(0, |member| member.parts().len())
@@ -427,14 +428,14 @@ impl Membership {
         })
     }
 
-    /// Whether every expelled node [is resolved](Self::is_resolved): no transaction of theirs is in
-    /// doubt, and none of their verbs takes effect any more.
+    /// Whether every expelled node [is resolved](Self::is_resolved): no transaction of an expelled
+    /// node is in doubt, and their verbs no longer take effect.
     pub fn are_all_resolved(&self) -> bool {
         self.expelled().all(|(member, _)| self.is_resolved(member.node))
     }
 
-    /// Whether a shard that had no owner when this was read may get one: every node that could
-    /// still act on one of its locks has acknowledged, or has been expelled and resolved (H4).
+    /// Whether a shard without an owner in this membership may get an owner: every node that could
+    /// still act on the shard's locks has acknowledged, or has been expelled and resolved (H4).
     pub fn may_adopt(&self) -> bool {
         self.live().all(|member| member.acknowledged == self.epoch) && self.are_all_resolved()
     }
@@ -488,7 +489,7 @@ impl Member {
 pub enum ChangeOutcome {
     /// The change landed; the new membership.
     Changed(Membership),
-    /// There was nothing to change; the current membership.
+    /// Nothing was to change; the current membership.
     Unchanged(Membership),
 }
 
@@ -508,7 +509,7 @@ pub enum MembershipError {
     /// The authority did not answer; a change may or may not have been made. Ask again.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// Never written, or by another program.
+    /// The membership was never written, or was written by another program.
     #[error(transparent)]
     Damaged(#[from] Damaged),
 }
@@ -516,7 +517,7 @@ pub enum MembershipError {
 /// Stores the first membership of a cluster.
 ///
 /// # Errors
-/// [`AuthorityError::Conflict`] if there is one already.
+/// [`AuthorityError::Conflict`] if a membership is already stored.
 pub fn found(authority: &dyn Authority, membership: &Membership) -> Result<(), AuthorityError> {
     authority.compare_and_swap(KEY, Version::ABSENT, &membership.encode()).map(drop)
 }
@@ -529,8 +530,8 @@ pub fn read(authority: &dyn Authority) -> Result<Membership, MembershipError> {
     change(authority, |_| None).map(ChangeOutcome::membership)
 }
 
-/// Changes the membership to what `decide` returns, if anything. `decide` is called again with the
-/// new value whenever another node's change lands first.
+/// Changes the membership to the value returned by `decide`, if any. `decide` is called again with
+/// the new value whenever another node's change lands first.
 ///
 /// # Errors
 /// [`MembershipError`].
@@ -554,16 +555,16 @@ pub fn change(
 /// Next action of a change, given the value stored under [`KEY`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeStep {
-    /// There is nothing to change.
+    /// Nothing is to change.
     Rest(Membership),
-    /// Store this by compare-and-swap.
+    /// Store this change by compare-and-swap.
     Swap(Swap),
 }
 
 /// A change of the membership to be stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Swap {
-    /// Version that the change was decided on.
+    /// Version on which the change was decided.
     pub expected: Version,
     /// Membership after the change.
     pub next: Membership,

@@ -1,44 +1,46 @@
 //! Decision about one in-doubt transaction: forward, back, or nothing to do.
 //!
 //! # What it is
-//! Pure functions over what a recoverer has read. [`decide`] settles the transaction, [`repair`]
-//! says what that means for one cell, [`unresolved`] is the auditor's check.
+//! Pure functions over the words that a recoverer has read. [`decide`] settles the transaction,
+//! [`repair`] says what the decision means for one cell, [`unresolved`] is the auditor's check.
 //!
 //! # Steps of a recoverer
-//! 1. Fence the dead node at every memory node (H2); only then read its log slots.
+//! 1. Fence the dead node at every memory node (H2); only then read the node's log slots.
 //! 2. Read every cell that a whole entry names, on every surviving replica, and [`decide`].
 //! 3. Swap the decision from undecided into every surviving whole entry, in the order of node
 //!    numbers; then give the entry, with the decision, to every memory node that holds a named cell
 //!    and has no whole entry, its id last, by a swap from the id that was read. If a log holds
 //!    another decision by now, start over at 2: another recoverer was first (H17).
-//! 4. [`repair`] every cell by a swap from the word that was read. If that fails, start over.
+//! 4. [`repair`] every cell by a swap from the word that was read. If the swap fails, start over.
 //! 5. Swap done into every surviving log, from the decision; only then release the locks. If a log
 //!    holds neither, start over.
 //!
-//! Any number of recoverers may do this, at the same time or after one another, and stop anywhere.
-//! At the same time only while no memory node is lost: if the only log with a whole entry goes, a
-//! recoverer that has not seen it finds nothing to do while one that has seen it is at work. So the
-//! engine has recoverers claim a log part, and fence its earlier holders (`recovery/tests/model/`).
-//! Where [`decide`] answers [`Decision::AlreadyResolved`], skip steps 3 and 4; step 5 swaps from
-//! the word that was read, since another recoverer may just have decided what this one saw no trace
-//! of.
+//! Any number of recoverers may run the steps, concurrently or in turn, and stop at any step.
+//! Concurrent recoverers are safe only while no memory node is lost: if the only log with a whole
+//! entry is lost, a recoverer that has not seen the entry finds nothing to do while a recoverer
+//! that has seen it is at work. Therefore recoverers in the engine claim a log part, and fence its
+//! earlier holders (`recovery/tests/model/`). Where [`decide`] answers
+//! [`Decision::AlreadyResolved`], skip steps 3 and 4; step 5 swaps from the word read, since a
+//! concurrent recoverer may just have decided a transaction without a trace in the words read here.
 //!
 //! # Why the words tell enough
 //! *A tag, or a decision on record, means that no later transaction has written.* While a cell
 //! carries INVISIBLE with the transaction's tag, or a log a decision that is not done, its locks
-//! are held or refused (H1, H4). So each named cell holds one of four words: the tag, the
+//! are held or refused (H1, H4). Hence every named cell holds one of four words: the tag, the
 //! transaction's commit timestamp, the earlier word, or the 0 of a repair.
 //!
-//! *The timestamp is recognisable.* A cell is chosen for overwriting only if it holds no version or
-//! an older one than some other cell of its CVT. A commit timestamp is larger than every earlier
-//! one on the key. So a timestamp is the transaction's own exactly if it is larger than all others
-//! in the CVT; that is why [`CellSeen`] carries the largest of those.
+//! *The timestamp is recognisable.* A cell is chosen for overwriting only if it is empty or its
+//! version is older than the version of some other cell of the CVT. A commit timestamp is larger
+//! than every earlier timestamp on the key. A timestamp is therefore the transaction's own exactly
+//! if larger than all others in the CVT; for the comparison [`CellSeen`] carries the largest other
+//! timestamp.
 //!
-//! *With neither there is nothing to do.* The timestamp is drawn once every cell is INVISIBLE on
-//! every replica, and the reply follows once all backups are visible (H3). If no survivor carries
-//! the tag, then either all of them are visible, or none was reached, or another recoverer has
-//! finished the work. A record that landed ahead of its cell then overwrote only the CVT's oldest
-//! version, whose readers find a checksum of another version and take a newer snapshot.
+//! *Without tag and decision no work is left.* The timestamp is drawn once every cell is INVISIBLE
+//! on every replica, and the reply follows once all backups are visible (H3). If no survivor
+//! carries the tag, the cells on all survivors are visible, or the writes reached no survivor, or
+//! another recoverer has finished the work. A record landing ahead of its cell has overwritten only
+//! the CVT's oldest version, whose readers find the checksum of another version and take a newer
+//! snapshot.
 //!
 //! *The tag alone would not be enough.* Undoing empties the named cell everywhere, also where the
 //! write never landed (H12, H15). Were the recoverer and the only memory node with the tag lost
@@ -46,7 +48,7 @@
 //! log before it gets a cell, from recoverers too.
 //!
 //! # What it is not
-//! It reads, writes and waits for nothing, and it does not judge which node is dead.
+//! The functions read, write and wait for nothing, and do not judge which node is dead.
 
 use lotus_fabric::ids::TxnId;
 use lotus_mvcc::Timestamp;
@@ -54,13 +56,13 @@ use lotus_mvcc::layout::cvt::Version;
 
 use crate::log::{DecisionWord, LogEntry};
 
-/// One named cell on one surviving replica.
+/// A named cell on a surviving replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CellSeen {
     /// The cell's version word, as [`Version`] decodes it.
     pub word: u64,
-    /// The largest commit timestamp among the other cells of the same CVT on the same replica;
-    /// [`Timestamp::ZERO`] if there is none.
+    /// Largest commit timestamp among the other cells of the CVT on the replica;
+    /// [`Timestamp::ZERO`] without any.
     pub newest_other: Timestamp,
 }
 
@@ -71,10 +73,11 @@ enum Reading {
     Tagged,
     /// INVISIBLE with another tag.
     Foreign,
-    /// The newest timestamp of its CVT: this transaction's, unless a later one has written since.
+    /// The newest timestamp of its CVT: this transaction's, unless a later transaction has written
+    /// since.
     Stamped(Timestamp),
-    /// No version, or one that is not the newest: the state before the transaction, unless a later
-    /// one has written since.
+    /// No version, or a version that is not the newest: the state before the transaction, unless a
+    /// later transaction has written since.
     Older,
 }
 
@@ -94,21 +97,21 @@ impl CellSeen {
 pub enum Decision {
     /// Committed at this timestamp; make every cell visible with it.
     Forward(Timestamp),
-    /// Undone; empty every cell that it names.
+    /// Undone; empty every cell that the transaction names.
     Back,
     /// Over, or never reached a surviving cell; touch nothing.
     AlreadyResolved,
 }
 
 /// Two observations that the protocol rules out. Repair nothing: keep the logs, report, and hold
-/// the shards back, for either memory or the program is damaged.
+/// the shards back, because memory or the program is damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Contradiction {
     /// Two logs hold different decisions, or a cell was made visible against the decision.
     #[error("{0:?} and {1:?} are both on record for one transaction")]
     Decisions(Decision, Decision),
-    /// Another transaction writes a cell while this one still holds its lock.
+    /// A foreign transaction writes a cell under this transaction's lock.
     #[error("a cell carries the tag of another writer under this transaction's lock")]
     ForeignWriter,
     /// The transaction has a timestamp, and a surviving replica never got one of its cells.
@@ -118,13 +121,13 @@ pub enum Contradiction {
 
 /// Settles `txn`.
 ///
-/// `logs` are the decision words of the surviving whole entries (one at least, or there would be
-/// no cells to name); `cells` are all named cells on all surviving replicas, in any order. A
-/// decision on record wins; else a timestamp beside a tag sends the transaction forward; else a
-/// tag sends it back (H3, H17).
+/// `logs` are the decision words of the surviving whole entries (one at least, because the entries
+/// name the cells); `cells` are all named cells on the surviving replicas, in any order. A decision
+/// on record wins; else a timestamp beside a tag sends the transaction forward; else a tag sends it
+/// back (H3, H17).
 ///
 /// # Errors
-/// [`Contradiction`], if these cannot all be true of one transaction.
+/// [`Contradiction`], if the observations cannot all be true of one transaction.
 pub fn decide(
     txn: TxnId,
     logs: impl IntoIterator<Item = DecisionWord>,
@@ -161,13 +164,14 @@ pub fn decide(
     }
 }
 
-/// Settles `txn` if it is a purge: `words` are the version words of all cells that it names, on all
-/// surviving replicas. A tag shows that it has begun, and then it can always be finished:
-/// [`Decision::Back`], which zeroes every CVT that it names. Timestamps say nothing here, because
-/// the cell that bears the tag had an older version or none, and the others are zeroed before it.
+/// Settles `txn` if it is a purge: `words` are the version words of all cells named by the purge,
+/// on all surviving replicas. A tag shows that the purge has begun, and a begun purge can always be
+/// finished: [`Decision::Back`], which zeroes every CVT that the purge names. Timestamps say
+/// nothing about a purge, because the tagged cell was empty or had an older version, and the other
+/// cells are zeroed earlier.
 ///
 /// # Errors
-/// [`Contradiction::Decisions`], if a log says that it is committed: purges never are.
+/// [`Contradiction::Decisions`], if a log says that the purge is committed: purges never are.
 pub fn decide_purge(
     txn: TxnId,
     logs: impl IntoIterator<Item = DecisionWord>,
@@ -189,7 +193,7 @@ pub fn decide_purge(
     Ok(if begun { Decision::Back } else { Decision::AlreadyResolved })
 }
 
-/// Decisions seen so far, which must all be the same.
+/// Decisions seen until now, which must be equal.
 #[derive(Clone, Copy, Default)]
 struct Agreement {
     first: Option<Decision>,
@@ -213,10 +217,10 @@ impl Agreement {
     }
 }
 
-/// Action on one cell on one replica.
+/// Action on a cell of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repair {
-    /// Leave it.
+    /// Leave the cell.
     Keep,
     /// Swap the version word from INVISIBLE to the commit timestamp.
     Publish {
@@ -227,12 +231,13 @@ pub enum Repair {
     },
     /// Swap the version word to 0, and mark the cell as one that lost its version.
     Empty {
-        /// Word to swap from; if it is 0, the swap only proves that no later write has landed.
+        /// Word to swap from; from 0, the swap only proves that no later write has landed.
         from: u64,
     },
 }
 
-/// Action that `decision` requires on a cell of `txn`. Repeating it on its own result is harmless.
+/// Action that `decision` requires on a cell of `txn`. Repeating the action on its result is
+/// harmless.
 pub fn repair(txn: TxnId, decision: Decision, cell: CellSeen) -> Repair {
     let from = cell.word;
     match (decision, cell.reading(txn)) {
@@ -240,13 +245,14 @@ pub fn repair(txn: TxnId, decision: Decision, cell: CellSeen) -> Repair {
             Repair::Publish { from, to: Version::Committed(time).encode() }
         }
         (Decision::Back, Reading::Tagged | Reading::Older) => Repair::Empty { from },
-        // Visible already, or another transaction's by now.
+        // Visible already, or written by another transaction by now.
         _ => Repair::Keep,
     }
 }
 
 /// Whether work remains for the transaction of a log entry, given the version words of all cells
-/// that the entry names: one carries its tag, or a decision is on record and not done.
+/// that the entry names: a cell carries the transaction's tag, or a decision is on record and not
+/// done.
 pub fn unresolved(entry: &LogEntry<'_>, words: impl IntoIterator<Item = u64>) -> bool {
     match entry.decision() {
         DecisionWord::Back | DecisionWord::Forward(_) => true,

@@ -1,30 +1,31 @@
 //! Choice of the shards that an overloaded compute node gives away (LOTUS §4.3).
 //!
 //! # What it is
-//! A pure decision, taken by each node for itself at the end of every interval, from the loads that
-//! all nodes have published: how long their transactions took, and how many locks each of its own
-//! shards was asked for. A node is *overloaded* when its transactions have taken more than half as
-//! long again as the mean of all nodes, all its transactions together, for three intervals. That
-//! time is the number of transactions under way (Little's law), so it tells a node that has too
-//! much to do from one whose transactions wait for others.
+//! A pure decision, taken by each node for itself at the end of every interval, from the published
+//! loads of all nodes: how long transactions took, and how many locks of each own shard were
+//! requested. A node is *overloaded* when the summed time of its transactions has been more than
+//! half as long again as the mean of all nodes, for three intervals. The summed time is the number
+//! of transactions under way (Little's law), and therefore distinguishes a node with too much work
+//! from a node whose transactions wait for other nodes.
 //!
 //! # Where it goes beyond the paper
 //! The paper gives the hottest shard to the node with the lowest latency.
-//! * *No thrashing.* A shard goes only where it leaves the receiver with clearly less than the
-//!   giver has, so no move is worth undoing. When several nodes are overloaded each has receivers
-//!   of its own.
-//! * *Several at once.* As many shards go as it takes to come down to about the mean; a node that
-//!   has most of the load does not need an interval for each of its shards.
-//! * *A shard that is too hot to help* anywhere is left where it is, and cooler ones go in its
-//!   place. If that is not enough it is reported, so that the operator can split it.
+//! * *No thrashing.* A shard moves only if the receiver then clearly has less load than the giver
+//!   has, so no move is worth undoing. When several nodes are overloaded their receivers are
+//!   disjoint.
+//! * *Several at once.* A node gives as many shards as it takes to come down to about the mean; a
+//!   node with most of the load does not need an interval for each of its shards.
+//! * *A shard that is too hot to help* any receiver stays with its owner, and cooler shards go in
+//!   its place. If the cooler shards are not enough the hot shard is reported, for the operator to
+//!   split.
 //!
 //! # What it is not
-//! It moves nothing and measures nothing.
+//! This module only decides: the engine measures loads and moves shards.
 
 use lotus_fabric::ids::ShardId;
 use lotus_sabotage::{Rule, broken};
 
-/// Number of intervals that a node must be overloaded before it gives anything away.
+/// Number of intervals for which a node must be overloaded before it gives shards away.
 pub const INTERVALS: u32 = 3;
 /// Largest number of shards given away at once.
 pub const MOST_AT_ONCE: usize = 128;
@@ -32,14 +33,14 @@ pub const MOST_AT_ONCE: usize = 128;
 /// Load of one compute node in an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeLoad {
-    /// Mean latency of its transactions, in nanoseconds.
+    /// Mean latency of the node's transactions, in nanoseconds.
     pub latency_ns: u32,
     /// Number of transactions that ended.
     pub transactions: u32,
 }
 
 impl NodeLoad {
-    /// The word by which it is published.
+    /// Encodes the load as the published word.
     pub const fn to_word(self) -> u64 {
         (self.transactions as u64) << 32 | self.latency_ns as u64
     }
@@ -49,13 +50,13 @@ impl NodeLoad {
         Self { latency_ns: word as u32, transactions: (word >> 32) as u32 }
     }
 
-    /// Total time of its transactions, in nanoseconds.
+    /// Total time of the node's transactions, in nanoseconds.
     fn busy_ns(self) -> u64 {
         u64::from(self.latency_ns) * u64::from(self.transactions)
     }
 }
 
-/// Number of locks that one shard was asked for in an interval.
+/// Number of requests for locks of one shard in an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardLoad {
     /// The shard.
@@ -73,10 +74,10 @@ pub struct Gift {
     pub shards: Vec<ShardId>,
 }
 
-/// Action of a node about its load.
+/// Reaction of a node to its load.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// None: its load is about the mean, or has not been above it for long.
+    /// Do nothing: the load is about the mean, or has not been above the mean for long.
     Keep,
     /// Give these shards away.
     Give(Vec<Gift>),
@@ -84,10 +85,10 @@ pub enum Verdict {
     TooHot(ShardId),
 }
 
-/// State that one node keeps from interval to interval.
+/// State of a node from interval to interval.
 #[derive(Clone, Debug, Default)]
 pub struct Balancer {
-    /// Number of intervals in a row for which it has been overloaded.
+    /// Number of consecutive intervals for which the node has been overloaded.
     overloaded: u32,
 }
 
@@ -96,7 +97,7 @@ impl Balancer {
     /// nodes, which publish nothing, are `None` in `nodes`.
     ///
     /// # Panics
-    /// If there is no node `me`.
+    /// If `nodes` has no entry for `me`.
     pub fn judge(&mut self, me: usize, nodes: &[Option<NodeLoad>], mine: &[ShardLoad]) -> Verdict {
         if !is_overloaded(me, nodes) {
             self.overloaded = 0;
@@ -108,7 +109,7 @@ impl Balancer {
         }
         let verdict = share_out(me, nodes, mine);
         if let Verdict::Give(_) = verdict {
-            // The result of the move is judged by new intervals.
+            // New intervals judge the result of the move.
             self.overloaded = 0;
         }
         verdict
@@ -128,8 +129,9 @@ fn is_overloaded(node: usize, nodes: &[Option<NodeLoad>]) -> bool {
     busy[node].is_some_and(|busy| busy * 2 > mean * 3)
 }
 
-/// Deals out shards of an overloaded node until it has about the mean: halfway down from where it
-/// would be overloaded again. Going further would take many shards that are hardly used.
+/// Deals out shards of an overloaded node until it has about the mean: halfway down from the load
+/// at which it would be overloaded again. Going further would take many shards that are hardly
+/// used.
 fn share_out(me: usize, nodes: &[Option<NodeLoad>], mine: &[ShardLoad]) -> Verdict {
     let (busy, mean) = busy(nodes);
     let requests: u64 = mine.iter().map(|shard| shard.requests).sum();
@@ -142,8 +144,8 @@ fn share_out(me: usize, nodes: &[Option<NodeLoad>], mine: &[ShardLoad]) -> Verdi
     let mut gifts: Vec<Gift> = Vec::new();
     let mut given = 0;
     for shard in &hottest {
-        // A shard is assumed to cost its part of all requests. That is exact for locks; the rest of
-        // a transaction's work is assumed to follow them.
+        // A shard is assumed to cost its part of all requests. The part is exact for locks; the
+        // rest of a transaction's work is assumed to be proportional to them.
         let cost = (u128::from(all) * u128::from(shard.requests) / u128::from(requests)) as u64;
         let Some((to, has)) = receivers.iter_mut().min_by_key(|(_, has)| *has) else { break };
         // Both sides of the move must be clearly better off than the giver was.
@@ -163,8 +165,8 @@ fn share_out(me: usize, nodes: &[Option<NodeLoad>], mine: &[ShardLoad]) -> Verdi
     }
 }
 
-/// Nodes that may receive shards of `me`, with their loads: those below the mean, dealt out among
-/// all overloaded nodes.
+/// Nodes that may receive shards of `me`, with their loads: the nodes below the mean, dealt out
+/// among all overloaded nodes.
 fn receivers(
     me: usize,
     nodes: &[Option<NodeLoad>],

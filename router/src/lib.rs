@@ -4,17 +4,17 @@
 //! Four small, independent pieces:
 //!
 //! * [`placement`]: which memory nodes hold a shard's replicas, primary first. Fixed.
-//! * [`shard_map`]: which compute node grants a shard's locks, and since which epoch: one node's
-//!   copy of words in the memory pool.
+//! * [`shard_map`]: the compute node that grants a shard's locks, and the epoch of ownership: a
+//!   node's copy of words in the memory pool.
 //! * [`routing`]: on which compute node a transaction runs. Follows the shard map.
 //! * [`balance`]: which shards an overloaded node gives away.
 //!
-//! The first three are consulted for every key of every transaction, so they are plain tables in
-//! memory: no lock, no allocation, no I/O.
+//! The first three are consulted for every key of every transaction, and are therefore plain tables
+//! in memory: no lock, no allocation, no I/O.
 //!
 //! # What it is not
-//! It moves nothing. Draining a shard's locks, aborting transactions and copying records are
-//! sequences of steps that the engine runs; this crate only says what is where.
+//! This crate moves nothing. Draining a shard's locks, aborting transactions and copying records
+//! are sequences of steps that the engine runs; the crate only knows where data and locks are.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Replica placement: which memory nodes hold a shard, and in which region.
+//! Replica placement: the memory nodes and regions of a shard.
 //!
 //! # The scheme
 //! With M memory nodes there are M *replica groups*. Group g has its primary on the g-th memory
-//! node and its backups on the next R − 1, wrapping round; shard s belongs to group s mod M. So
-//! every memory node is primary for one group in M and backup for R − 1 others, and reads and
-//! writes spread evenly whatever M and R are.
+//! node and its backups on the next R − 1, wrapping round; shard s belongs to group s mod M. Every
+//! memory node is thus primary for one group in M and backup for R − 1, and reads and writes spread
+//! evenly for all M and R.
 //!
 //! ```text
 //! M = 4, R = 3      node 0   node 1   node 2   node 3
@@ -15,21 +15,22 @@
 //! ```
 //!
 //! # Regions
-//! A group's replica lives in a region of its own, and that region carries the group's number on
-//! every node. Cells hold offsets within the group (DESIGN §4), so a replica is the same bytes at
-//! the same offsets under the same region number everywhere: promoting a backup, or copying a group
-//! to a new node, changes no address but the node.
+//! A group's replica lives in a separate region that carries the group's number on every node.
+//! Cells hold offsets within the group (DESIGN §4), so replicas are equal in bytes, offsets and
+//! region number on all nodes: promoting a backup, or copying a group to a new node, changes no
+//! address but the node.
 //!
 //! # Losses
 //! A lost memory node leaves its groups: [`Placement::without`]. Groups keep their numbers and
-//! regions, the remaining copies keep their order, and the first of them is the primary.
+//! regions, the remaining copies keep their order, and the first remaining copy is the primary.
 //!
 //! # Returns
-//! A memory node that comes back with empty memory is listed behind the others at first, and does
-//! not count as a copy: [`Placement::with_joining`]. It gets the same writes, and is not read from.
+//! A memory node that comes back with empty memory is at first listed behind the full copies, and
+//! does not count as a copy: [`Placement::with_joining`]. The joining node gets all writes, and
+//! serves no reads.
 //!
 //! # What it is not
-//! A [`Placement`] never changes; losing or adding a memory node makes a new one under a new
+//! A [`Placement`] never changes; losing or adding a memory node makes a new placement under a new
 //! configuration epoch.
 
 use lotus_fabric::ids::{NodeId, NodeSet, RegionId, RemoteAddr, ShardId};
@@ -41,14 +42,14 @@ use crate::topology::{MAX_MEMORY_NODES, MAX_REPLICAS, Role, TopologyError, check
 pub struct GroupId(pub u8);
 
 impl GroupId {
-    /// Region that holds the group on each of its memory nodes.
+    /// Region of the group on every memory node with a copy.
     #[inline]
     pub const fn region(self) -> RegionId {
         RegionId(self.0)
     }
 }
 
-/// Region that holds the transaction logs on every memory node, above those of the groups.
+/// Region that holds the transaction logs on every memory node, above the group regions.
 pub const LOG_REGION: RegionId = RegionId(MAX_MEMORY_NODES as u8);
 
 const _: () = assert!(MAX_MEMORY_NODES < u8::MAX as usize, "group and log regions fit in 8 bits");
@@ -56,9 +57,9 @@ const _: () = assert!(MAX_MEMORY_NODES < u8::MAX as usize, "group and log region
 /// One copy of a group: a region on a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replica {
-    /// Memory node that holds it.
+    /// Memory node that holds the copy.
     pub node: NodeId,
-    /// Its region on that node.
+    /// Region of the copy on the node.
     pub region: RegionId,
 }
 
@@ -73,7 +74,7 @@ impl Replica {
     }
 }
 
-/// Copies of one group: 1 to [`MAX_REPLICAS`], primary first, each on a node of its own.
+/// Copies of one group: 1 to [`MAX_REPLICAS`], primary first, on different nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaSet {
     members: [Replica; MAX_REPLICAS],
@@ -91,14 +92,14 @@ impl ReplicaSet {
         self.members[0]
     }
 
-    /// All members but the primary, including those that are being filled.
+    /// All members but the primary, including members being filled.
     #[inline]
     pub fn backups(&self) -> &[Replica] {
         &self.members()[1..]
     }
 
-    /// All members, which all get every write: full copies first, primary ahead, then those being
-    /// filled.
+    /// All members, the targets of every write: full copies first, primary ahead, then the copies
+    /// being filled.
     #[inline]
     pub fn members(&self) -> &[Replica] {
         &self.members[..usize::from(self.count)]
@@ -110,7 +111,7 @@ impl ReplicaSet {
         self.nodes
     }
 
-    /// Members that have all of the group, primary first.
+    /// Members that have all data of the group, primary first.
     #[inline]
     pub fn whole(&self) -> &[Replica] {
         &self.members[..usize::from(self.whole)]
@@ -124,7 +125,7 @@ impl ReplicaSet {
 }
 
 impl ReplicaSet {
-    /// Members of which the first `whole` are full copies.
+    /// Creates a set of `members`, the first `whole` of which are full copies.
     fn of(members: impl Iterator<Item = Replica>, whole: usize) -> Self {
         let none = Replica { node: NodeId(0), region: RegionId(0) };
         let (members_of_none, nodes) = ([none; MAX_REPLICAS], NodeSet::EMPTY);
@@ -145,7 +146,7 @@ impl ReplicaSet {
 pub struct Placement {
     groups: Box<[ReplicaSet]>,
     replicas: usize,
-    /// Nodes of all groups: asked for by every commit.
+    /// Nodes of all groups; read by every commit.
     nodes: NodeSet,
 }
 
@@ -159,7 +160,7 @@ impl Placement {
     /// their numbers.
     ///
     /// # Errors
-    /// If the nodes cannot hold that many copies, are too many or none, or one is named twice.
+    /// If the nodes cannot hold `replicas` copies, are too many or none, or a node is named twice.
     pub fn new(memory_nodes: &[NodeId], replicas: usize) -> Result<Self, TopologyError> {
         check_nodes(Role::Memory, memory_nodes)?;
         match replicas {
@@ -184,7 +185,7 @@ impl Placement {
         Ok(Self::of(groups.collect(), replicas))
     }
 
-    /// The placement without these memory nodes; `None` if some group has no full copy left.
+    /// The placement without the nodes in `lost`; `None` if some group has no full copy left.
     #[must_use]
     pub fn without(&self, lost: &[NodeId]) -> Option<Self> {
         let left = |set: &ReplicaSet| {
@@ -197,7 +198,7 @@ impl Placement {
         Some(Self::of(groups, self.replicas))
     }
 
-    /// The placement with the nodes of `joining` added again to the groups that they had a copy of
+    /// The placement with the nodes of `joining` added again to the groups of which they had a copy
     /// in `first`, the cluster's first placement. They are listed behind the full copies.
     #[must_use]
     pub fn with_joining(&self, first: &Self, joining: &[NodeId]) -> Self {
@@ -227,8 +228,8 @@ impl Placement {
         Self::of(groups.collect(), self.replicas)
     }
 
-    /// Primary of each group: if no node was lost, every memory node once, in the order in which
-    /// they were named.
+    /// Primary of each group: if no node was lost, every memory node once, in the order of their
+    /// naming.
     pub fn primaries(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.groups.iter().map(|set| set.primary().node)
     }
@@ -239,19 +240,19 @@ impl Placement {
         self.nodes
     }
 
-    /// Number of groups: the number of memory nodes at first.
+    /// Number of groups: the initial number of memory nodes.
     #[inline]
     pub fn group_count(&self) -> usize {
         self.groups.len()
     }
 
-    /// Number of copies that each group had at first, the primary included.
+    /// Initial number of copies of each group, the primary included.
     #[inline]
     pub fn replica_count(&self) -> usize {
         self.replicas
     }
 
-    /// Group that `shard` belongs to.
+    /// Group of `shard`.
     #[inline]
     pub fn group_of(&self, shard: ShardId) -> GroupId {
         // 32-bit operands: a 64-bit division costs twice as much.
@@ -261,7 +262,7 @@ impl Placement {
     /// Copies of `group`.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// If `group` does not exist.
     #[inline]
     pub fn replicas(&self, group: GroupId) -> &ReplicaSet {
         &self.groups[usize::from(group.0)]

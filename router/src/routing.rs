@@ -1,12 +1,12 @@
 //! Choice of the compute node that runs a transaction: hybrid routing (LOTUS §4.3).
 //!
-//! A read-write transaction goes to the owner of its first record's shard, where most of its locks
-//! are local and conflicting transactions meet early. A read-only transaction takes no locks, so
-//! any compute node will do, and a uniformly random one balances the load.
+//! A read-write transaction goes to the owner of its first record's shard, where most locks are
+//! local and conflicting transactions meet early. A read-only transaction takes no locks, so any
+//! compute node will do, and a uniformly random choice balances the load.
 //!
-//! Routing is advice: a transaction is correct wherever it runs, so a stale answer costs a few
-//! remote locks and nothing else. The random number comes from the caller, because only
-//! `fabric::env` owns randomness.
+//! Routing is advice: a transaction is correct on any compute node, and a stale answer only costs a
+//! few remote locks. The random number comes from the caller, because only `fabric::env` owns
+//! randomness.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::topology::{Role, TopologyError, check_nodes};
 pub enum Intent {
     /// The transaction may write.
     ReadWrite {
-        /// Shard of its first record.
+        /// Shard of the transaction's first record.
         first: ShardId,
     },
     /// The transaction only reads.
@@ -30,14 +30,15 @@ pub enum Intent {
 /// Rule by which transactions are sent to compute nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// Read-write to the owner of the first record, read-only anywhere (LOTUS §4.3).
+    /// Read-write transactions to the owner of the first record, read-only transactions to any node
+    /// (LOTUS §4.3).
     #[default]
     Hybrid,
-    /// Everything anywhere: the paper's ablation.
+    /// All transactions to any node: the paper's ablation.
     Random,
 }
 
-/// Sends transactions to compute nodes. Cheap to clone, one for each client.
+/// Sends transactions to compute nodes. Cheap to clone: every client has a router.
 #[derive(Clone, Debug)]
 pub struct Router {
     shards: Arc<ShardMap>,
@@ -49,7 +50,7 @@ impl Router {
     /// A router over `compute_nodes` that follows `shards`.
     ///
     /// # Errors
-    /// If there are no nodes, too many, or one is named twice.
+    /// If `compute_nodes` is empty or too long, or names a node twice.
     pub fn new(
         shards: Arc<ShardMap>,
         compute_nodes: &[NodeId],
@@ -59,13 +60,13 @@ impl Router {
         Ok(Self { shards, compute_nodes: compute_nodes.into(), policy })
     }
 
-    /// The compute node for a transaction with this `intent`. `random` is uniform over 64 bits;
-    /// it is ignored where the intent alone decides.
+    /// The compute node for a transaction with this `intent`. `random` is uniform over 64 bits; it
+    /// is ignored where the intent alone decides.
     #[inline]
     pub fn route(&self, intent: Intent, random: u64) -> NodeId {
         match (self.policy, intent) {
             (Policy::Hybrid, Intent::ReadWrite { first }) => match self.shards.owner(first).node {
-                // No node can lock the row now. Any node that is asked will say so.
+                // No node can lock the row now. Any node will say so.
                 NOBODY => self.anywhere(random),
                 owner => owner,
             },

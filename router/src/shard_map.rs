@@ -1,25 +1,26 @@
-//! The compute node that grants each shard's locks, and the epoch since which it does.
+//! Owners of shards (the compute nodes that grant their locks), with the epochs of ownership.
 //!
 //! # What it is
 //! Ownership is decided by one word per shard in the memory pool, which is changed by
-//! compare-and-swap: of two that would change it at most one succeeds (H19). A [`ShardMap`] is a
-//! *copy* of these words, one for each compute node, readable by all its coordinators at the price
-//! of a load. It starts as an even split, every compute node getting a shard in turn, and
+//! compare-and-swap: of two concurrent changes at most one succeeds (H19). A [`ShardMap`] is a
+//! compute node's *copy* of these words, readable by all coordinators of the node at the price of a
+//! load. A map starts as an even split, every compute node getting a shard in turn, and
 //! [learns](ShardMap::learn) of changes later, in any order: the newer epoch counts.
 //!
 //! # What can be relied on
-//! An owner's word about itself, and nothing else. A node becomes the owner when its own copy says
-//! so, and ceases by its own action: it [stops](ShardMap::stop), and only then gives the shard
-//! away. About others a copy may be out of date. A node that is asked but is not the owner answers
-//! with the owner it knows of, which is newer.
+//! Only an owner's word about itself. A node becomes the owner when its own copy says so, and ends
+//! the ownership itself: the node [stops](ShardMap::stop), and only then gives the shard away.
+//! About other nodes a copy may be out of date. A node that gets a request without being the owner
+//! answers with the owner in its copy, which is newer.
 //!
 //! # Epochs
-//! Every change of a shard's word raises that shard's epoch, also when the owner stays. Lock
+//! Every change of a shard's word raises the shard's epoch, also when the owner stays. Lock
 //! requests carry the epoch under which the requester saw the owner; a receiver whose word differs
 //! refuses them (H4, H19). An owner seen twice under one epoch has held the shard in between.
 //!
 //! # What it is not
-//! It does not wait for locks to drain and notifies no other node: the engine runs the hand-over.
+//! The map does not wait for locks to drain and notifies no other node: the engine runs the
+//! hand-over.
 //!
 //! # Word
 //! bits 0..16 owner, bits 16..48 epoch, bits 48..64 zero. In a copy, for a shard that has stopped:
@@ -36,25 +37,25 @@ use crate::topology::{Role, TopologyError, check_nodes};
 pub struct ShardEpoch(pub u32);
 
 impl ShardEpoch {
-    /// Epoch of the initial split. Zero is never in use, so a zeroed request matches nothing.
+    /// Epoch of the initial split. Zero is never in use, so a zeroed request matches no owner.
     pub const FIRST: Self = Self(1);
 }
 
-/// Owner of shards whose owner was lost, until they are adopted: no node has this number, so their
+/// Owner of shards with a lost owner, until adoption: no node has this number, and the shards'
 /// locks are not granted.
 pub const NOBODY: NodeId = NodeId(u16::MAX);
 
-/// Compute node that grants a shard's locks, and the epoch since which it does.
+/// Compute node that grants a shard's locks, and the epoch of the ownership.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {
     /// The owner.
     pub node: NodeId,
-    /// Epoch in which it became the owner.
+    /// Epoch in which the node became the owner.
     pub epoch: ShardEpoch,
 }
 
 impl Owner {
-    /// Its form as a word in the memory pool.
+    /// Encodes the owner as a word of the memory pool.
     pub const fn to_word(self) -> u64 {
         (self.epoch.0 as u64) << 16 | self.node.0 as u64
     }
@@ -64,33 +65,32 @@ impl Owner {
         Self { node: NodeId(word as u16), epoch: ShardEpoch((word >> 16) as u32) }
     }
 
-    /// Ownership after the shard has been given to `node`; `None` if it has been moved 2³² times,
-    /// and stays where it is for the cluster's life.
+    /// Ownership after the shard has been given to `node`; `None` if the shard has been moved 2³²
+    /// times, and stays with its owner for the cluster's life.
     #[must_use]
     pub fn next(self, node: NodeId) -> Option<Self> {
         self.epoch.0.checked_add(1).map(|epoch| Self { node, epoch: ShardEpoch(epoch) })
     }
 
-    /// Word in the owner's own copy while it grants no locks any more.
+    /// Word in the owner's own copy after the owner has stopped granting locks.
     const fn stopped(self) -> u64 {
         let nobody = Self { node: NOBODY, epoch: self.epoch };
         (self.node.0 as u64 + 1) << 48 | nobody.to_word()
     }
 }
 
-/// One node's copy of the owners of all shards. Shared by its coordinators; 32 KiB.
+/// Copy of all shards' owners on one node. Shared by its coordinators; 32 KiB.
 #[derive(Debug)]
 pub struct ShardMap {
     words: Box<[AtomicU64]>,
 }
 
 impl ShardMap {
-    /// Deals the shards out, one to each of `compute_nodes` in turn: so tables whose critical
-    /// field takes few values, and which therefore have only the first few shards, are spread
-    /// evenly too.
+    /// Deals the shards out to `compute_nodes` in turn: as a result, tables whose critical field
+    /// takes few values, and which therefore have only the first few shards, are spread evenly too.
     ///
     /// # Errors
-    /// If there are no nodes, too many, or one is named twice.
+    /// If `compute_nodes` is empty or too long, or names a node twice.
     pub fn even(compute_nodes: &[NodeId]) -> Result<Self, TopologyError> {
         check_nodes(Role::Compute, compute_nodes)?;
         let words = ShardId::all().map(|shard| {
@@ -101,11 +101,11 @@ impl ShardMap {
         Ok(Self { words: words.collect() })
     }
 
-    /// Last known owner of `shard`; [`NOBODY`] if that is this node and it has stopped.
+    /// Last known owner of `shard`; [`NOBODY`] if this node is the owner and has stopped.
     #[inline]
     pub fn owner(&self, shard: ShardId) -> Owner {
-        // Acquire pairs with the release in `change`: a thread that sees a new owner also sees all
-        // that was done before it was named. On x86-64 it is a plain load.
+        // Acquire pairs with the release in `change`: a thread seeing a new owner also sees all
+        // writes from before its naming. On x86-64 it is a plain load.
         Owner::from_word(self.word(shard).load(Ordering::Acquire))
     }
 
@@ -122,15 +122,15 @@ impl ShardMap {
         word == claim.to_word() || word == claim.stopped()
     }
 
-    /// Whether `node`, whose copy this is, still answers for the locks of `shard`: it grants them,
-    /// or has stopped and not given the shard away yet.
+    /// Whether `node`, which must be the node of this copy, still answers for the locks of `shard`:
+    /// it grants them, or has stopped and not given the shard away yet.
     pub fn keeps(&self, shard: ShardId, node: NodeId) -> bool {
         let owner = self.owner(shard);
         owner.node == node || self.is_current(shard, Owner { node, ..owner })
     }
 
-    /// Records that `owner` has `shard`, if its epoch is later than the known one. Returns whether
-    /// it is.
+    /// Records that `owner` has `shard`, if the epoch of `owner` is later than the known epoch.
+    /// Returns whether it is.
     pub fn learn(&self, shard: ShardId, owner: Owner) -> bool {
         loop {
             let word = self.word(shard).load(Ordering::Acquire);
@@ -143,34 +143,33 @@ impl ShardMap {
         }
     }
 
-    /// Makes `owner` grant no more locks of `shard`; those granted stand. Returns whether it was
-    /// granting.
+    /// Makes `owner` grant no more locks of `shard`; granted locks stand. Returns whether `owner`
+    /// was granting.
     pub fn stop(&self, shard: ShardId, owner: Owner) -> bool {
         self.change(shard, owner.to_word(), owner.stopped())
     }
 
     /// Makes `owner`, which has stopped and not given the shard away, grant locks again.
     pub fn resume(&self, shard: ShardId, owner: Owner) {
-        // If that fails it has learned of a later owner.
+        // After a failed swap the copy knows a later owner.
         self.change(shard, owner.stopped(), owner.to_word());
     }
 
-    /// Removes the expelled node `lost` as an owner: it must not be asked for locks, and the locks
-    /// that it has granted do not stand (H4). The word in the pool will follow, under another
-    /// epoch.
+    /// Removes the expelled node `lost` as an owner: no node may ask it for locks, and locks
+    /// granted by `lost` do not stand (H4). The word in the pool will follow, under another epoch.
     pub fn disown(&self, lost: NodeId) {
         for shard in ShardId::all() {
             let owner = self.owner(shard);
             if owner.node == lost {
-                // If that fails another thread has recorded a later owner.
+                // After a failed swap a later owner is recorded, by another thread.
                 self.change(shard, owner.to_word(), Owner { node: NOBODY, ..owner }.to_word());
             }
         }
     }
 
     fn change(&self, shard: ShardId, from: u64, to: u64) -> bool {
-        // Release publishes what was done before; acquire, on failure as well, shows what the
-        // faster thread had done.
+        // Release publishes the earlier writes of this thread; acquire, on failure as well, shows
+        // the writes of the faster thread.
         let word = self.word(shard);
         word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -1,7 +1,7 @@
 //! Limits and checks on the nodes of a cluster.
 //!
-//! The limits are here and nowhere else: everything that is sized by the number of nodes (region
-//! numbers, log slots, the width of a group number on the wire) derives from them.
+//! All limits are defined in this module: the sizes that depend on the number of nodes (region
+//! numbers, log slots, the width of a group number on the wire) derive from the limits.
 
 use lotus_fabric::ids::{NodeId, NodeSet};
 
@@ -65,10 +65,10 @@ pub enum TopologyError {
     /// A node's number is too large for a set of nodes; number the nodes from zero.
     #[error("node number {} is not below the limit of {}", .0.0, NodeSet::LIMIT)]
     NodeNumberTooLarge(NodeId),
-    /// No replica was asked for, so there would be no data; ask for at least one.
+    /// Zero replicas were asked for, which would store no data; ask for at least one.
     #[error("a shard needs at least one replica")]
     NoReplicas,
-    /// Each replica needs a memory node of its own; add nodes or ask for fewer replicas.
+    /// Each replica needs a separate memory node; add nodes or ask for fewer replicas.
     #[error("{replicas} replicas need as many memory nodes, and there are {memory_nodes}")]
     MoreReplicasThanNodes {
         /// Number of replicas asked for.
@@ -84,8 +84,8 @@ pub enum TopologyError {
     },
 }
 
-/// Checks that `nodes` is neither empty, nor too long, nor names a node twice or one with too large
-/// a number.
+/// Checks that `nodes` is neither empty nor too long, names no node twice, and has no node with too
+/// large a number.
 pub(crate) fn check_nodes(role: Role, nodes: &[NodeId]) -> Result<(), TopologyError> {
     if nodes.is_empty() {
         return Err(TopologyError::NoNodes(role));

@@ -2,46 +2,46 @@
 
 use std::fmt;
 
-/// Reason why bytes are no value of a type, or a value has no bytes.
+/// Reason why bytes do not decode as a type, or a value cannot be encoded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
     /// The bytes end too early.
     #[error("the bytes end too early")]
     Short,
-    /// Bytes are left behind the last part.
+    /// Bytes follow the last part.
     #[error("{bytes} bytes are left over")]
     Trailing {
-        /// Number of bytes left.
+        /// Number of trailing bytes.
         bytes: usize,
     },
-    /// The value has another length than its type.
+    /// The length of the value does not match the type.
     #[error("there are {found} bytes, and the type has {expected}")]
     Length {
-        /// Number of bytes of the type.
+        /// Length of the type, in bytes.
         expected: usize,
-        /// Number of bytes there are.
+        /// Length of the value, in bytes.
         found: usize,
     },
-    /// The bytes stand for no value of the type.
+    /// The bytes encode no value of the type.
     #[error("the bytes stand for no value of the type")]
     NoValue,
-    /// A text is not UTF-8.
+    /// A string is not UTF-8.
     #[error("the text is not UTF-8")]
     Utf8,
-    /// The serializer's own reason.
+    /// The serializer's error.
     #[error("serde: {0}")]
     Serde(String),
 }
 
-/// Defect of a row, or of what was to become one.
+/// Defect of a row, stored or to be written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Defect {
-    /// The key has no byte, or more than the table allows. Choose another key.
+    /// The key is empty, or longer than the table allows. Choose a different key.
     #[error("a key of this table has 1 to {limit} bytes, not {bytes}")]
     KeyLength {
-        /// Bytes of the key.
+        /// Length of the key, in bytes.
         bytes: usize,
         /// Largest length of a key.
         limit: u32,
@@ -49,25 +49,25 @@ pub enum Defect {
     /// The value is longer than the table allows. Shorten it.
     #[error("a value of this table has at most {limit} bytes, not {bytes}")]
     ValueLength {
-        /// Bytes of the value.
+        /// Length of the value, in bytes.
         bytes: usize,
         /// Largest length of a value.
         limit: u32,
     },
-    /// The key's bytes are no key of this type: the table has keys of another type.
+    /// The bytes do not decode as the key type: the table has keys of a different type.
     #[error("its key is not of the table's type: {0}")]
     Key(Malformed),
-    /// The value cannot be encoded, or the bytes are no value of this type.
+    /// The value cannot be encoded, or the bytes do not decode as the value type.
     #[error("its value is not of the table's type: {0}")]
     Value(Malformed),
 }
 
-/// Error of a typed row. It names the table and the key; nothing was changed.
+/// Error of a typed row, with the table's name and the key. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("row {} of table {}: {}", Hex(&.0.key), .0.table, .0.defect)]
 pub struct RowError(Box<Fault>);
 
-/// Contents of a [`RowError`], apart because errors are rare and results are moved.
+/// Contents of a [`RowError`], boxed to keep results small: errors are rare and results are moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Fault {
     table: &'static str,
@@ -75,7 +75,7 @@ struct Fault {
     defect: Defect,
 }
 
-/// Bytes of a key, shown as primary keys are.
+/// Bytes of a key, displayed like primary keys.
 struct Hex<'a>(&'a [u8]);
 
 impl fmt::Display for Hex<'_> {
@@ -96,7 +96,7 @@ impl RowError {
         self.0.table
     }
 
-    /// The key as bytes; of a key that is too long, the first bytes.
+    /// The encoded key; the first bytes of a key that is too long.
     pub fn key(&self) -> &[u8] {
         &self.0.key
     }

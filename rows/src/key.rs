@@ -1,16 +1,17 @@
-//! Keys as bytes whose order is the order of the values.
+//! Order-preserving encodings of keys.
 //!
 //! | type | bytes |
 //! |---|---|
 //! | unsigned integers | big-endian |
 //! | signed integers | big-endian, with the sign bit flipped |
 //! | `bool`, `char` | one byte, 0 or 1; the scalar value in four bytes |
-//! | `[u8; N]` | as they are |
-//! | `String`, `Vec<u8>` | each byte 0 as 1, 1 and each byte 1 as 1, 2; a byte 0 ends it |
+//! | `[u8; N]` | unchanged |
+//! | `String`, `Vec<u8>` | byte 0 as 1, 1; byte 1 as 1, 2; a byte 0 at the end |
 //! | `Option<K>` | a byte 0 for `None`; a byte 1, then the key |
 //! | tuples of one to six keys | one after the other |
 //!
-//! No key begins with the bytes of another key of its type, so parts may follow each other.
+//! No key is a prefix of a different key of the same type, so the parts of a tuple can be
+//! concatenated.
 
 mod parts;
 mod prefix;
@@ -19,29 +20,30 @@ use crate::error::Malformed;
 
 pub use prefix::{KeyRange, PrefixOf};
 
-/// Longest key that a [`KeyBuffer`] holds: the longest of an ordered table, and one byte more.
+/// Longest key in a [`KeyBuffer`]: the longest key of an ordered table, plus one byte.
 const BUFFER_BYTES: usize = lotus_mvcc::table::MAX_ORDERED_KEY_BYTES as usize + 1;
 
-/// A type of keys. An implementation for a type of the application is made by [`KeyAs`].
+/// A type of keys. Types of an application get an implementation by [`KeyAs`].
 ///
-/// The bytes compare as the values do, and no value's bytes begin with those of another one.
+/// The encoding keeps the order of the values, and no encoding is a prefix of a different value's
+/// encoding.
 pub trait RowKey: Sized {
-    /// Length of the longest key, in bytes; `None` if keys may have any length.
+    /// Length of the longest key, in bytes; `None` if unlimited.
     const MAX_KEY_BYTES: Option<u32>;
 
     /// Writes the key's bytes.
     fn write_key(&self, to: &mut KeyWriter<'_>);
 
-    /// Reads a key, and leaves what follows it.
+    /// Reads a key, and leaves the following bytes unread.
     ///
     /// # Errors
-    /// [`Malformed`] if the bytes do not begin with a key of this type.
+    /// [`Malformed`] if the bytes do not begin with a key of the type.
     fn read_key(from: &mut KeyReader<'_>) -> Result<Self, Malformed>;
 }
 
-/// A type whose keys are written as those of another type, in the same order.
+/// A type with keys encoded as another type, in the same order.
 ///
-/// It makes keys of newtypes and enums:
+/// For newtypes and enums:
 ///
 /// ```
 /// use lotus_rows::KeyAs;
@@ -76,13 +78,13 @@ pub trait RowKey: Sized {
 /// }
 /// ```
 pub trait KeyAs: Sized {
-    /// The other type.
+    /// The encoded type.
     type As: RowKey;
 
-    /// Converts to the other type, so that values compare as what they are converted to.
+    /// Converts to the encoded type. The conversion must keep the order of the values.
     fn to_key(&self) -> Self::As;
 
-    /// Converts back; `None` if no value is converted to this one.
+    /// Converts back; `None` if `key` is not the conversion of a value.
     fn from_key(key: Self::As) -> Option<Self>;
 }
 
@@ -100,7 +102,7 @@ impl<T: KeyAs> RowKey for T {
     }
 }
 
-/// Receiver of a key's bytes, with room for the longest key that is allowed.
+/// Receiver of a key's bytes, with room for the longest allowed key.
 #[derive(Debug)]
 pub struct KeyWriter<'b> {
     room: &'b mut [u8],
@@ -113,7 +115,7 @@ impl<'b> KeyWriter<'b> {
         Self { room, len: 0 }
     }
 
-    /// Adds bytes. Where the room ends they are only counted.
+    /// Appends bytes. Bytes that do not fit are only counted.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
@@ -124,7 +126,7 @@ impl<'b> KeyWriter<'b> {
         self.len = end;
     }
 
-    /// Adds the bytes that still have room: an error shows the beginning of the key.
+    /// Appends the bytes that still fit: an error shows the beginning of the key.
     #[cold]
     fn fill(&mut self, bytes: &[u8]) {
         let room = self.room.get_mut(self.len..).unwrap_or_default();
@@ -132,7 +134,7 @@ impl<'b> KeyWriter<'b> {
         room[..fitting].copy_from_slice(&bytes[..fitting]);
     }
 
-    /// Number of bytes written, which may be more than there is room for.
+    /// Number of bytes written, which may exceed the room.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -154,7 +156,7 @@ impl<'a> KeyReader<'a> {
     /// Takes the next `N` bytes.
     ///
     /// # Errors
-    /// `Short` if there are fewer.
+    /// `Short` if fewer than `N` bytes are left.
     #[inline]
     pub fn read<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (first, rest) = self.bytes.split_first_chunk().ok_or(Malformed::Short)?;
@@ -162,7 +164,7 @@ impl<'a> KeyReader<'a> {
         Ok(*first)
     }
 
-    /// Takes all bytes up to the first 0, which is taken as well.
+    /// Takes the bytes up to the first 0, and drops the 0.
     fn until_zero(&mut self) -> Result<&'a [u8], Malformed> {
         let at = self.bytes.iter().position(|byte| *byte == 0).ok_or(Malformed::Short)?;
         let (taken, rest) = self.bytes.split_at(at);
@@ -170,7 +172,7 @@ impl<'a> KeyReader<'a> {
         Ok(taken)
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no bytes are left.
     #[inline]
     pub(crate) fn end(&self) -> Result<(), Malformed> {
         match self.bytes.len() {
@@ -180,11 +182,11 @@ impl<'a> KeyReader<'a> {
     }
 }
 
-/// Bytes of one key of an ordered table, in place.
+/// Bytes of one key of an ordered table, stored inline.
 #[derive(Clone, Debug)]
 pub struct KeyBuffer {
     bytes: [u8; BUFFER_BYTES],
-    /// Number of bytes written; more than there are if there was no room.
+    /// Number of bytes written; more than the stored bytes if the room was too small.
     len: usize,
 }
 
@@ -204,18 +206,18 @@ impl KeyBuffer {
         &self.bytes[..self.len.min(BUFFER_BYTES)]
     }
 
-    /// Number of bytes that were to be written.
+    /// Length of the encoded key, stored completely or not.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there was room for all bytes.
+    /// Returns whether the whole key is stored.
     pub(crate) fn is_whole(&self) -> bool {
         self.len <= BUFFER_BYTES
     }
 
-    /// The least key above this one.
+    /// The least key above `self`.
     fn next(mut self) -> Self {
         self.len += 1;
         self

@@ -1,9 +1,9 @@
-//! Typed rows: keys and values of types, over tables of bytes.
+//! Typed rows: typed keys and values over tables of bytes.
 //!
 //! # What it is
-//! A [`Schema`] names a table and the types of its keys and values; a [`Table`] is the table of a
-//! cluster with that schema. Both are values that are copied; neither holds anything of the
-//! cluster. A row is written as bytes when it is put, and read when it is got:
+//! A [`Schema`] names a table and its key and value types; a [`Table`] is a table of a cluster,
+//! with a schema. Both types are `Copy` and hold no resource of the cluster. `put` encodes a row to
+//! bytes, and `get` decodes the bytes:
 //!
 //! ```
 //! use lotus::{Cluster, Isolation, Transaction, TxnError};
@@ -69,23 +69,25 @@
 //! # }
 //! ```
 //!
-//! [`path`] reads and makes the values of secondary access paths.
+//! [`path`] decodes and encodes the values of secondary access paths.
 //!
 //! # What it is not
-//! It runs no transaction and knows no schema of a whole database. Tables do not record the types
-//! of their rows: bytes that are no key or value of the schema's types are a [`RowError`], which
+//! The crate runs no transactions and knows no schema of a whole database. Tables do not record the
+//! types of their rows: bytes that do not decode as the schema's types are a [`RowError`], which
 //! names table and key.
 //!
 //! # Keys and values
-//! Bytes of a [`RowKey`] compare as the keys do, so ranges of an ordered table are ranges of keys.
-//! Types of an application become keys by [`KeyAs`]. Values are numbers, strings and arrays, types
-//! of serde ([`Serde`], if the feature `serde` is on), or plain memory ([`Zerocopy`]); others
-//! implement [`Value`]. Encoding a key allocates nothing, and a value only for [`Serde`].
+//! The encoding of a [`RowKey`] keeps the order of the keys, so ranges of an ordered table are
+//! ranges of keys. An application's types become keys by [`KeyAs`]. Values are numbers, strings and
+//! arrays, types of serde ([`Serde`], with the feature `serde`), or plain memory ([`Zerocopy`]);
+//! further types implement [`Value`]. Encoding a key does not allocate; encoding a value allocates
+//! only for [`Serde`].
 //!
 //! # Transactions
-//! Tables work over [`HashRows`] and [`OrderedRows`], which the transactions of the engine and of
-//! the client implement as far as they have such rows. Code that takes any of them is written once.
-//! They are in the crates of the transactions, which therefore import this one, without `serde`.
+//! Tables work over the traits [`HashRows`] and [`OrderedRows`], implemented by the transactions of
+//! the engine and of the client, as far as they support the kind of table. Code over the traits
+//! works with every transaction type. The implementations are in the crates of the transactions,
+//! which therefore import this crate, without `serde`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Rows of ordered tables, and ranges of them.
+//! Rows and ranges of ordered tables.
 
 use std::fmt;
 use std::ops::RangeBounds;
@@ -10,10 +10,11 @@ use crate::txn::{OrderedRows, Purpose, RangeQuery};
 use crate::value::Value;
 
 impl<K: RowKey, V: Value> OrderedTable<K, V> {
-    /// Reads the value of a row, with this transaction's changes; `None` if there is no such row.
+    /// Reads the value of a row, including the transaction's own changes; `None` if the row does
+    /// not exist.
     ///
     /// # Errors
-    /// [`RowError`], or those of an execution.
+    /// [`RowError`], or errors of an execution.
     pub fn get<T: OrderedRows>(
         &self,
         txn: &mut T,
@@ -22,11 +23,11 @@ impl<K: RowKey, V: Value> OrderedTable<K, V> {
         self.read(txn, key, Purpose::Read)
     }
 
-    /// Reads the value of a row that this transaction will change: as [`Self::get`], but it is
-    /// locked to write from the beginning.
+    /// Reads the value of a row that the transaction will change: like [`Self::get`], but
+    /// write-locks the row from the beginning.
     ///
     /// # Errors
-    /// As [`Self::get`]; the transaction's own if it is read-only.
+    /// As [`Self::get`]; also the transaction's error for writes if it is read-only.
     pub fn get_for_update<T: OrderedRows>(
         &self,
         txn: &mut T,
@@ -47,11 +48,11 @@ impl<K: RowKey, V: Value> OrderedTable<K, V> {
         Ok(value.transpose()?)
     }
 
-    /// Declares a row that will be used, or the first one of a range, so that one round brings it
-    /// with others: it is read by the next call that reads. Only a hint in transactions of clients.
+    /// Declares a row that will be used, or the first row of a range: the next reading call also
+    /// fetches the declared rows, in the same round. Only a hint in transactions of clients.
     ///
     /// # Errors
-    /// [`RowError`], or the transaction's own.
+    /// [`RowError`], or errors of the transaction.
     pub fn declare<T: OrderedRows>(
         &self,
         txn: &mut T,
@@ -61,10 +62,10 @@ impl<K: RowKey, V: Value> OrderedTable<K, V> {
         txn.declare_ordered(self.id(), self.schema().key(key)?.as_bytes(), purpose)
     }
 
-    /// Sets the value of a row, whether there is such a row or not.
+    /// Inserts or updates a row.
     ///
     /// # Errors
-    /// [`RowError`], or those of an execution.
+    /// [`RowError`], or errors of an execution.
     pub async fn put<T: OrderedRows>(
         &self,
         txn: &mut T,
@@ -76,10 +77,10 @@ impl<K: RowKey, V: Value> OrderedTable<K, V> {
         txn.put_ordered(self.id(), key.as_bytes(), value.as_ref()).await
     }
 
-    /// Adds a row that does not exist yet.
+    /// Inserts a row that does not exist yet.
     ///
     /// # Errors
-    /// The transaction's own if the row exists, which ends it; otherwise as [`Self::put`].
+    /// An error of the transaction, which ends it, if the row exists; otherwise as [`Self::put`].
     pub async fn insert<T: OrderedRows>(
         &self,
         txn: &mut T,
@@ -91,16 +92,16 @@ impl<K: RowKey, V: Value> OrderedTable<K, V> {
         txn.insert_ordered(self.id(), key.as_bytes(), value.as_ref()).await
     }
 
-    /// Deletes a row; returns whether there was one.
+    /// Deletes a row; returns whether the row existed.
     ///
     /// # Errors
-    /// [`RowError`], or those of an execution.
+    /// [`RowError`], or errors of an execution.
     pub async fn delete<T: OrderedRows>(&self, txn: &mut T, key: &K) -> Result<bool, T::Error> {
         let key = self.schema().key(key)?;
         txn.delete_ordered(self.id(), key.as_bytes()).await
     }
 
-    /// Returns a range of keys, to be read by [`Range::rows`].
+    /// Returns a range of keys, to be read with [`Range::rows`].
     pub fn range<'t, T: OrderedRows>(
         &self,
         txn: &'t mut T,
@@ -109,7 +110,7 @@ impl<K: RowKey, V: Value> OrderedTable<K, V> {
         self.unread(txn, self.schema().range(&keys))
     }
 
-    /// Returns the range of all keys with this prefix, to be read by [`Range::rows`].
+    /// Returns the range of the keys with prefix `prefix`, to be read with [`Range::rows`].
     pub fn prefix<'t, T: OrderedRows, P: PrefixOf<K> + ?Sized>(
         &self,
         txn: &'t mut T,
@@ -128,7 +129,7 @@ impl<K: RowKey, V: Value> OrderedTable<K, V> {
     }
 }
 
-/// Rows of an ordered table that are to be read.
+/// A range of an ordered table, not yet read.
 #[must_use = "nothing is read before `rows` is awaited"]
 pub struct Range<'t, K, V, T> {
     table: OrderedTable<K, V>,
@@ -146,23 +147,23 @@ impl<K: RowKey, V: Value, T: OrderedRows> Range<'_, K, V, T> {
         self
     }
 
-    /// Reads at most this number of rows. Without a limit the result takes the memory of all rows.
+    /// Reads at most `rows` rows. Without a limit, the whole range is held in memory.
     pub fn limit(mut self, rows: usize) -> Self {
         self.limit = Some(rows);
         self
     }
 
-    /// Locks the rows to write, for a transaction that will change them.
+    /// Write-locks the rows, for a transaction that will change them.
     pub fn for_update(mut self) -> Self {
         self.purpose = Purpose::Update;
         self
     }
 
-    /// Reads the rows, with this transaction's changes, in order.
+    /// Reads the rows in order, including the transaction's own changes.
     ///
     /// # Errors
-    /// [`RowError`]; the transaction's own if the range ends before it begins, or an execution has
-    /// failed.
+    /// [`RowError`]; errors of the transaction if the range ends before its beginning, or an
+    /// execution has failed.
     pub async fn rows(self) -> Result<Vec<(K, V::Type)>, T::Error> {
         let Self { table, txn, keys, reverse, limit, purpose } = self;
         let keys = keys?;

@@ -1,38 +1,38 @@
-//! Secondary access paths: finding rows by something other than their primary key.
+//! Secondary access paths: finding rows by a key different from the primary key.
 //!
 //! # What it is
-//! A path is an ordinary table with rows that lead to rows of another one, its base. Two kinds:
+//! A path is an ordinary table with rows that lead to rows of a base table. Two kinds:
 //!
-//! * **Unique**: one row for each secondary key, with the bytes of a primary key as its value.
-//!   [`target`] reads it. Inserting the path row of a key that is taken fails with `AlreadyExists`,
-//!   which is what makes the path unique.
-//! * **Grouped**: one row for each parent key; its value is an ordered list of entries, a
-//!   [`Group`]. Each [`Entry`] is a primary key and its sort order: customers of one last name by
-//!   first name, orders of a customer by number.
+//! * **Unique**: one row per secondary key, with the bytes of a primary key as the value.
+//!   [`target`] reads the value. Inserting the path row of an existing key fails with
+//!   `AlreadyExists`, which makes the path unique.
+//! * **Grouped**: one row per parent key; the value is an ordered list of entries, a [`Group`]. An
+//!   [`Entry`] is a primary key and its sort order: customers of one last name by first name,
+//!   orders of a customer by number.
 //!
-//! This module reads and makes values and knows no engine. `link` and `unlink` of the transactions
-//! of the engine and of the client put the results into rows; code over [`HashRows`] puts them
-//! there itself.
+//! The module decodes and encodes values, and knows no engine. `link` and `unlink` of the
+//! transactions of the engine and of the client store the results in rows; code over [`HashRows`]
+//! stores the results itself.
 //!
 //! [`HashRows`]: crate::HashRows
 //!
 //! # What it is not
-//! Maintained automatically: a transaction that inserts, deletes or re-keys a base row also changes
-//! the path row; then both become visible at one moment, or neither. Nor is a path a range index: a
-//! group lies in one row and is limited by the table's record size.
+//! Maintained automatically: a transaction that inserts, deletes or re-keys a base row must also
+//! change the path row; base and path then become visible at one moment, or not at all. Nor is a
+//! path a range index: a group lies in one row and is limited by the table's record size.
 //!
 //! # Phantoms
-//! A path row that does not exist is locked by its key like any other (H20). So under
-//! serializability "no customer of that name" stays true until the transaction that has read it
-//! ends, and a transaction that would add one conflicts with it. Under snapshot isolation an
-//! absence is read from the snapshot, as everything is, and only two writers of one path row
-//! exclude each other.
+//! A missing path row is locked by its key like an existing row (H20). So under serializability "no
+//! customer of that name" stays true until the end of the transaction that has read the absence,
+//! and a transaction that would add such a customer conflicts. Under snapshot isolation an absence
+//! is read from the snapshot, like every row, and only two writers of one path row exclude each
+//! other.
 //!
 //! # Bytes
-//! An entry is two bytes of lengths, then its order, then its key. Entries follow each other in
-//! ascending order, without duplicates. A group without entries keeps its row, with an empty value:
-//! deleting the row would save nothing, as its place in the index stays, and the next entry would
-//! have to lock a whole bucket of the index.
+//! An entry is two bytes of lengths, then the order, then the key. Entries are in ascending order,
+//! without duplicates. A group without entries keeps its row, with an empty value: deleting the row
+//! would not free its place in the index, and the next entry would have to lock a whole bucket of
+//! the index.
 
 use lotus_mvcc::PrimaryKey;
 
@@ -43,21 +43,21 @@ const LENGTHS: usize = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// The value was not made by this module. The row belongs to another table, or a bug wrote it:
-    /// do not go on.
+    /// The value was not encoded by this module. The row belongs to a different table, or was
+    /// written by a bug: do not go on.
     #[error("the value of a path row is malformed")]
     Malformed,
-    /// The group has this entry already; nothing was changed.
+    /// The group already has the entry; nothing was changed.
     #[error("the group has this entry already")]
     AlreadyLinked,
-    /// The group has no such entry, so it cannot be removed; nothing was changed.
+    /// The group does not have the entry to remove; nothing was changed.
     #[error("the group has no such entry")]
     NotLinked,
-    /// The group would not fit in its row; nothing was changed. Give the path table longer
-    /// records, or its groups a parent key that divides them further.
+    /// The group would not fit in its row; nothing was changed. Give the path table longer records,
+    /// or use a parent key with smaller groups.
     #[error("a group of {bytes} bytes exceeds the {limit} bytes of its row")]
     GroupFull {
-        /// Size that the group would have, in bytes.
+        /// Size of the group with the entry, in bytes.
         bytes: usize,
         /// Largest record of the table, in bytes.
         limit: usize,
@@ -70,20 +70,20 @@ pub enum PathError {
     },
 }
 
-/// Reads the primary key that a row of a unique path leads to; `None` if the row does not exist.
+/// Decodes the primary key in a row of a unique path; `None` if the row does not exist.
 ///
-/// The value of such a row is [`PrimaryKey::as_bytes`].
+/// The row's value is [`PrimaryKey::as_bytes`].
 ///
 /// # Errors
-/// [`PathError::Malformed`] if the value is no primary key.
+/// [`PathError::Malformed`] if the value is not a primary key.
 pub fn target(value: Option<&[u8]>) -> Result<Option<PrimaryKey>, PathError> {
     value.map(|bytes| PrimaryKey::try_from(bytes).map_err(|_| PathError::Malformed)).transpose()
 }
 
-/// Base row in a group. Entries are sorted by `order`, then by key.
+/// A base row in a group. Entries are sorted by `order`, then by key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Entry<'a> {
-    /// Bytes to sort by; may be empty.
+    /// Sort order as bytes; may be empty.
     pub order: &'a [u8],
     /// The primary key of the base row.
     pub key: PrimaryKey,
@@ -93,7 +93,7 @@ impl<'a> Entry<'a> {
     /// Largest length of an entry's order, in bytes.
     pub const MAX_ORDER_BYTES: usize = u8::MAX as usize;
 
-    /// Creates an entry that is sorted by its key alone.
+    /// Creates an entry sorted by its key alone.
     pub fn by_key(key: impl Into<PrimaryKey>) -> Self {
         Self { order: &[], key: key.into() }
     }
@@ -103,11 +103,11 @@ impl<'a> Entry<'a> {
         LENGTHS + self.order.len() + self.key.byte_count()
     }
 
-    /// Appends the entry to a row's value. To make the value of a row that is loaded rather than
-    /// inserted, append its entries in ascending order.
+    /// Appends the entry to a row's value. To build the value of a row for loading instead of
+    /// inserting, append the entries in ascending order.
     ///
     /// # Errors
-    /// [`PathError::OrderTooLong`]; nothing is appended then.
+    /// [`PathError::OrderTooLong`]; nothing was appended.
     pub fn append_to(&self, value: &mut Vec<u8>) -> Result<(), PathError> {
         let bytes = self.order.len();
         let order_bytes = u8::try_from(bytes).map_err(|_| PathError::OrderTooLong { bytes })?;
@@ -117,7 +117,7 @@ impl<'a> Entry<'a> {
         Ok(())
     }
 
-    /// Splits off the first entry of `bytes`; `None` if there is no whole one.
+    /// Splits off the first entry of `bytes`; `None` if `bytes` do not begin with a whole entry.
     fn split_from(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (lengths, rest) = bytes.split_first_chunk::<LENGTHS>()?;
         let (order, rest) = rest.split_at_checked(lengths[0].into())?;
@@ -152,7 +152,7 @@ impl<'a> Group<'a> {
     /// Reads the group in a row's value; a row that does not exist is an empty group.
     ///
     /// # Errors
-    /// [`PathError::Malformed`] if the value is no list of entries in ascending order.
+    /// [`PathError::Malformed`] if the value is not a list of entries in ascending order.
     pub fn read(value: Option<&'a [u8]>) -> Result<Self, PathError> {
         let bytes = value.unwrap_or_default();
         let (mut rest, mut before) = (bytes, None);
@@ -181,7 +181,7 @@ impl<'a> Group<'a> {
         self.iter().count()
     }
 
-    /// Whether there is no entry.
+    /// Returns whether the group is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -196,12 +196,13 @@ impl<'a> Group<'a> {
         self.iter().last()
     }
 
-    /// Whether the group has this entry.
+    /// Returns whether the group has the entry.
     pub fn contains(&self, entry: &Entry<'_>) -> bool {
         self.place_of(entry).1
     }
 
-    /// Returns the row's value with `entry` added in its place; `limit` is the row's size in bytes.
+    /// Returns the row's value with `entry` added in sort order; `limit` is the row's size in
+    /// bytes.
     ///
     /// # Errors
     /// [`PathError::AlreadyLinked`], [`PathError::GroupFull`], or [`PathError::OrderTooLong`].
@@ -233,7 +234,8 @@ impl<'a> Group<'a> {
         Ok([&self.bytes[..at], &self.bytes[at + entry.byte_count()..]].concat())
     }
 
-    /// Returns the offset where the entry begins or would begin, and whether it is present.
+    /// Returns the offset of the entry, or of its place if absent, and whether the entry is
+    /// present.
     fn place_of(&self, wanted: &Entry<'_>) -> (usize, bool) {
         let mut at = 0;
         for entry in self.iter() {

@@ -1,4 +1,4 @@
-//! Types of a table's rows.
+//! Schemas: the types of a table's rows.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -24,11 +24,11 @@ pub trait TableKind: sealed::Sealed {
     const ORDERED: bool;
     /// Longest key, in bytes.
     const KEY_LIMIT: u32;
-    /// Longest value, in bytes, beside the shortest key.
+    /// Longest value with the shortest key, in bytes.
     const VALUE_LIMIT: u32;
 }
 
-/// A table whose rows are found by their whole keys.
+/// A hash table: rows are found by their whole keys.
 #[derive(Clone, Copy, Debug)]
 pub enum Hashed {}
 
@@ -48,13 +48,13 @@ impl TableKind for Ordered {
     const VALUE_LIMIT: u32 = max_ordered_record_bytes(1);
 }
 
-/// Types of a schema, of which it holds no value: it is `Send` whatever they are.
+/// Type parameters of a schema, which holds no values of the types: a schema is always `Send`.
 type Types<K, V, O> = fn() -> (K, V, O);
 
 /// A table's name, the types of its keys and values, and their longest lengths.
 ///
-/// Lengths follow from the types if all keys, or values, of the type have a longest one. For others
-/// they must be set, or the specification is refused. Types whose keys cannot fit do not compile:
+/// The lengths follow from types with a maximum length. For types without a maximum, the lengths
+/// must be set, or the specification is refused. Key types that cannot fit do not compile:
 ///
 /// ```compile_fail
 /// use lotus_rows::Schema;
@@ -70,7 +70,7 @@ pub struct Schema<K, V, O = Hashed> {
 }
 
 impl<K: RowKey, V: Value> Schema<K, V> {
-    /// Rows of a table that is not ordered. Keys have at most 31 bytes; longer ones need an
+    /// A schema of a hash table. Keys have at most 31 bytes; longer keys need an
     /// [ordered](Self::ordered) table.
     pub const fn new(name: &'static str) -> Self {
         Self::of(name)
@@ -78,8 +78,8 @@ impl<K: RowKey, V: Value> Schema<K, V> {
 }
 
 impl<K: RowKey, V: Value> Schema<K, V, Ordered> {
-    /// Rows of an ordered table. Keys have at most 255 bytes, and values at most half of what those
-    /// of other tables have ([`max_ordered_record_bytes`]).
+    /// A schema of an ordered table. Keys have at most 255 bytes, and values at most half of the
+    /// limit of hash tables ([`max_ordered_record_bytes`]).
     pub const fn ordered(name: &'static str) -> Self {
         Self::of(name)
     }
@@ -103,14 +103,14 @@ impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
         Self { name, key_bytes, record_bytes, types: PhantomData }
     }
 
-    /// Sets the longest key, in bytes as they are encoded.
+    /// Sets the length of the longest encoded key, in bytes.
     #[must_use]
     pub const fn key_bytes(mut self, bytes: u32) -> Self {
         self.key_bytes = bytes;
         self
     }
 
-    /// Sets the longest value, in bytes as they are encoded.
+    /// Sets the length of the longest encoded value, in bytes.
     #[must_use]
     pub const fn record_bytes(mut self, bytes: u32) -> Self {
         self.record_bytes = bytes;
@@ -124,7 +124,7 @@ impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
 
     /// Returns the specification of the table; its capacity must still be set.
     pub const fn spec(&self) -> TableSpec {
-        // A record has room for a byte, whether there are values or not.
+        // A record has room for at least one byte, even without values.
         let no_value = matches!(V::MAX_VALUE_BYTES, Some(0)) && self.record_bytes == 0;
         let record_bytes = if no_value { 1 } else { self.record_bytes };
         let mut spec = TableSpec::new(self.name).key_bytes(self.key_bytes);
@@ -133,12 +133,12 @@ impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
         spec
     }
 
-    /// Returns the view of a table of the cluster, which was created with this specification.
+    /// Returns the typed view of a table of the cluster that was created with the specification.
     pub const fn table(self, id: TableId) -> Table<K, V, O> {
         Table::new(self, id)
     }
 
-    /// Reads a row, for example of a scan.
+    /// Decodes a row, for example of a scan.
     ///
     /// # Errors
     /// [`RowError`] if key or value are not of the table's types.
@@ -147,10 +147,10 @@ impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
         Ok((self.decode_key(key)?, self.decode_value(key, value)?))
     }
 
-    /// Reads a key.
+    /// Decodes a key.
     ///
     /// # Errors
-    /// [`RowError`] if it is not of the table's type.
+    /// [`RowError`] if the key is not of the table's type.
     #[inline]
     pub fn decode_key(&self, bytes: &[u8]) -> Result<K, RowError> {
         let mut reader = KeyReader::new(bytes);
@@ -158,13 +158,13 @@ impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
         key.map_err(|malformed| self.error(bytes, Defect::Key(malformed)))
     }
 
-    /// Reads the value of the row with this key.
+    /// Decodes the value of the row with key `key`.
     #[inline]
     pub(crate) fn decode_value(&self, key: &[u8], value: &[u8]) -> Result<V::Type, RowError> {
         V::from_bytes(value).map_err(|malformed| self.error(key, Defect::Value(malformed)))
     }
 
-    /// Writes the value of the row with this key.
+    /// Encodes the value of the row with key `key`.
     #[inline]
     pub(crate) fn value_bytes<'v>(
         &self,
@@ -188,7 +188,7 @@ impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
         }
     }
 
-    /// Longest key that is allowed.
+    /// Longest allowed key, in bytes.
     const fn key_limit(&self) -> u32 {
         if self.key_bytes == 0 || self.key_bytes > O::KEY_LIMIT {
             O::KEY_LIMIT
@@ -202,7 +202,7 @@ impl<K: RowKey, V: Value, O: TableKind> Schema<K, V, O> {
         RowError::new(self.name, key, defect)
     }
 
-    /// Checks the length of a key, of which there are at least the first bytes.
+    /// Checks the length of a key; `first` holds at least the first bytes.
     #[inline]
     fn check_key(&self, first: &[u8], bytes: usize) -> Result<(), RowError> {
         let limit = self.key_limit();
@@ -217,7 +217,7 @@ impl<K: RowKey, V: Value> Schema<K, V> {
     /// Returns the primary key of a row.
     ///
     /// # Errors
-    /// [`RowError`] if it is too long.
+    /// [`RowError`] if the key is empty or too long.
     #[inline]
     pub fn primary_key(&self, key: &K) -> Result<PrimaryKey, RowError> {
         let written = PrimaryKey::build(|room| {
@@ -231,7 +231,7 @@ impl<K: RowKey, V: Value> Schema<K, V> {
         }
     }
 
-    /// Error of a key that has no bytes or too many.
+    /// Returns the error of an empty or too long key.
     #[cold]
     fn wrong_length(&self, key: &K) -> RowError {
         let mut room = [0; PrimaryKey::MAX_BYTES];
@@ -244,10 +244,10 @@ impl<K: RowKey, V: Value> Schema<K, V> {
 }
 
 impl<K: RowKey, V: Value> Schema<K, V, Ordered> {
-    /// Returns the bytes of a key.
+    /// Encodes a key.
     ///
     /// # Errors
-    /// [`RowError`] if it is too long.
+    /// [`RowError`] if the key is empty or too long.
     #[inline]
     pub fn key(&self, key: &K) -> Result<KeyBuffer, RowError> {
         let buffer = KeyBuffer::written(|to| key.write_key(to));
@@ -255,18 +255,18 @@ impl<K: RowKey, V: Value> Schema<K, V, Ordered> {
         Ok(buffer)
     }
 
-    /// Returns a range of keys as bytes.
+    /// Encodes a range of keys.
     ///
     /// # Errors
-    /// [`RowError`] if a bound is longer than all keys.
+    /// [`RowError`] if a bound is longer than the longest key of any ordered table.
     pub fn range(&self, keys: &impl RangeBounds<K>) -> Result<KeyRange, RowError> {
         self.check_range(KeyRange::of(keys))
     }
 
-    /// Returns the range of all keys with this prefix, as bytes.
+    /// Returns the encoded range of the keys with prefix `prefix`.
     ///
     /// # Errors
-    /// [`RowError`] if the prefix is longer than all keys.
+    /// [`RowError`] if the prefix is longer than the longest key of any ordered table.
     pub fn prefix<P: PrefixOf<K> + ?Sized>(&self, prefix: &P) -> Result<KeyRange, RowError> {
         self.check_range(KeyRange::prefix(prefix))
     }

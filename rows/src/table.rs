@@ -1,4 +1,4 @@
-//! Typed views of tables, and what a transaction does with their rows.
+//! Typed views of tables, and a transaction's operations on their rows.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use crate::value::Value;
 
 /// A table of a cluster with keys of type `K` and values of type `V`.
 ///
-/// Methods take the transaction, of a compute node or of an application. Their errors are those of
-/// the transaction, which a [`RowError`](crate::RowError) converts into.
+/// Methods take the transaction, of a compute node or of an application. They return the
+/// transaction's error type, into which a [`RowError`](crate::RowError) converts.
 pub struct Table<K, V, O = Hashed> {
     schema: Schema<K, V, O>,
     id: TableId,
@@ -38,10 +38,11 @@ impl<K, V, O> Table<K, V, O> {
 }
 
 impl<K: RowKey, V: Value> Table<K, V> {
-    /// Reads the value of a row, with this transaction's changes; `None` if there is no such row.
+    /// Reads the value of a row, including the transaction's own changes; `None` if the row does
+    /// not exist.
     ///
     /// # Errors
-    /// [`RowError`](crate::RowError), or those of an execution.
+    /// [`RowError`](crate::RowError), or errors of an execution.
     #[inline]
     pub fn get<T: HashRows>(
         &self,
@@ -51,11 +52,12 @@ impl<K: RowKey, V: Value> Table<K, V> {
         self.read(txn, key, Purpose::Read)
     }
 
-    /// Reads the value of a row that this transaction will change: as [`Self::get`], but the row is
-    /// locked to write from the beginning. To change a row that was only read takes another round.
+    /// Reads the value of a row that the transaction will change: like [`Self::get`], but
+    /// write-locks the row from the beginning. Changing a row that was only read takes an
+    /// additional round.
     ///
     /// # Errors
-    /// As [`Self::get`]; the transaction's own if it is read-only.
+    /// As [`Self::get`]; also the transaction's error for writes if it is read-only.
     #[inline]
     pub fn get_for_update<T: HashRows>(
         &self,
@@ -77,11 +79,11 @@ impl<K: RowKey, V: Value> Table<K, V> {
         Ok(Some(self.schema.decode_value(key.as_bytes(), value)?))
     }
 
-    /// Declares a row that will be used, so that one round brings it with others: it is read by the
-    /// next call that reads.
+    /// Declares a row that will be used: the next reading call also fetches the declared rows, in
+    /// the same round.
     ///
     /// # Errors
-    /// [`RowError`](crate::RowError), or the transaction's own.
+    /// [`RowError`](crate::RowError), or errors of the transaction.
     #[inline]
     pub fn declare<T: HashRows>(
         &self,
@@ -92,10 +94,10 @@ impl<K: RowKey, V: Value> Table<K, V> {
         txn.declare_row(self.id, self.schema.primary_key(key)?, purpose)
     }
 
-    /// Sets the value of a row, whether there is such a row or not.
+    /// Inserts or updates a row.
     ///
     /// # Errors
-    /// [`RowError`](crate::RowError), or those of an execution.
+    /// [`RowError`](crate::RowError), or errors of an execution.
     #[inline]
     pub async fn put<T: HashRows>(
         &self,
@@ -108,12 +110,12 @@ impl<K: RowKey, V: Value> Table<K, V> {
         txn.put_row(self.id, key, value.as_ref()).await
     }
 
-    /// Adds a row that does not exist yet. If the transaction has not read the row, its next
-    /// execution, at the latest that of the commit, finds out whether it exists; so inserts take no
-    /// round of their own.
+    /// Inserts a row that does not exist yet. If the transaction has not read the row, the next
+    /// execution, at the latest the execution at commit, finds out whether the row exists; so
+    /// inserts take no separate round.
     ///
     /// # Errors
-    /// [`RowError`](crate::RowError), or those of the transaction's `insert`.
+    /// [`RowError`](crate::RowError), or errors of the transaction's `insert`.
     #[inline]
     pub async fn insert<T: HashRows>(
         &self,
@@ -126,11 +128,11 @@ impl<K: RowKey, V: Value> Table<K, V> {
         txn.insert_row(self.id, key, value.as_ref()).await
     }
 
-    /// Deletes a row; returns whether there was one.
+    /// Deletes a row; returns whether the row existed.
     ///
     /// # Errors
-    /// [`RowError`](crate::RowError), or those of an execution; the transaction's own if it has
-    /// added the row itself.
+    /// [`RowError`](crate::RowError), or errors of an execution; also an error of the transaction
+    /// if it has inserted the row itself.
     #[inline]
     pub async fn delete<T: HashRows>(&self, txn: &mut T, key: &K) -> Result<bool, T::Error> {
         txn.delete_row(self.id, self.schema.primary_key(key)?).await

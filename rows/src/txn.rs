@@ -1,4 +1,4 @@
-//! The two traits by which typed rows reach a transaction.
+//! The two traits through which typed rows use a transaction.
 
 use std::future::Future;
 use std::ops::Bound;
@@ -7,28 +7,29 @@ use lotus_mvcc::{PrimaryKey, TableId};
 
 use crate::error::RowError;
 
-/// Use that a transaction will make of a row.
+/// A transaction's intended use of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// The row is read.
     Read,
-    /// The row is read and perhaps written, so it is locked to write from the beginning.
+    /// The row is read and perhaps written, so it is write-locked from the beginning.
     Update,
 }
 
-/// A transaction with rows of hash tables.
+/// A transaction on hash tables.
 ///
-/// Code over this trait is written once, and runs in the process of a compute node and in
-/// applications, each with its own transaction. Applications call the methods of
-/// [`Table`](crate::Table), which take such a transaction.
+/// Code over the trait is written once, and runs with the transactions of a compute node's process
+/// and with the transactions of client applications. Applications call the methods of
+/// [`Table`](crate::Table), which take a transaction.
 pub trait HashRows {
-    /// Error of the transaction.
+    /// The transaction's error.
     type Error: From<RowError>;
 
-    /// Declares a row that will be used. The next call that reads brings it too, in the same round.
+    /// Declares a row that will be used. The next reading call also fetches the declared row, in
+    /// the same round.
     ///
     /// # Errors
-    /// The transaction's own.
+    /// Errors of the transaction.
     fn declare_row(
         &mut self,
         table: TableId,
@@ -36,10 +37,10 @@ pub trait HashRows {
         purpose: Purpose,
     ) -> Result<(), Self::Error>;
 
-    /// Reads a row, with this transaction's changes.
+    /// Reads a row, including the transaction's own changes.
     ///
     /// # Errors
-    /// The transaction's own.
+    /// Errors of the transaction.
     fn get_row(
         &mut self,
         table: TableId,
@@ -47,10 +48,10 @@ pub trait HashRows {
         purpose: Purpose,
     ) -> impl Future<Output = Result<Option<&[u8]>, Self::Error>>;
 
-    /// Sets the value of a row, whether there is one or not.
+    /// Inserts or updates a row.
     ///
     /// # Errors
-    /// The transaction's own.
+    /// Errors of the transaction.
     fn put_row(
         &mut self,
         table: TableId,
@@ -58,11 +59,11 @@ pub trait HashRows {
         value: &[u8],
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Adds a row that does not exist yet.
+    /// Inserts a row that does not exist yet.
     ///
     /// # Errors
-    /// The transaction's own. If the transaction has not read the row, the next call that reads, or
-    /// the commit, finds that it exists. Whichever call does, the transaction has ended.
+    /// Errors of the transaction. If the transaction has not read the row, the next reading call,
+    /// or the commit, finds an existing row. The transaction ends with the failing call.
     fn insert_row(
         &mut self,
         table: TableId,
@@ -70,10 +71,10 @@ pub trait HashRows {
         value: &[u8],
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Deletes a row; returns whether there was one.
+    /// Deletes a row; returns whether the row existed.
     ///
     /// # Errors
-    /// The transaction's own.
+    /// Errors of the transaction.
     fn delete_row(
         &mut self,
         table: TableId,
@@ -81,35 +82,35 @@ pub trait HashRows {
     ) -> impl Future<Output = Result<bool, Self::Error>>;
 }
 
-/// Rows of an ordered table that are to be read.
+/// A range query on an ordered table.
 #[derive(Clone, Copy, Debug)]
 pub struct RangeQuery<'k> {
-    /// Least bytes of a key.
+    /// Inclusive lower bound.
     pub from: &'k [u8],
-    /// Least bytes of a key above the range; `None` if it ends with the table.
+    /// Exclusive upper bound; `None` if the range ends with the table.
     pub until: Option<&'k [u8]>,
-    /// Whether the rows are read from the greatest key down.
+    /// Whether to read from the greatest key down.
     pub reverse: bool,
-    /// Largest number of rows, if there is one.
+    /// Largest number of rows; `None` if unlimited.
     pub limit: Option<usize>,
-    /// Use of the rows.
+    /// Intended use of the rows.
     pub purpose: Purpose,
 }
 
 impl<'k> RangeQuery<'k> {
-    /// Both bounds, as ranges of byte strings have them.
+    /// Returns both bounds, for ranges of byte strings.
     pub fn bounds(&self) -> (Bound<&'k [u8]>, Bound<&'k [u8]>) {
         (Bound::Included(self.from), self.until.map_or(Bound::Unbounded, Bound::Excluded))
     }
 }
 
-/// A transaction with rows of ordered tables.
+/// A transaction on ordered tables.
 pub trait OrderedRows: HashRows {
-    /// Declares a row that will be used, or the first one of a range, so that one round brings it
-    /// with others. A hint: transactions that cannot make use of it do nothing.
+    /// Declares a row that will be used, or the first row of a range, so that one round fetches
+    /// several declared rows. Only a hint, which a transaction may ignore.
     ///
     /// # Errors
-    /// The transaction's own.
+    /// Errors of the transaction.
     fn declare_ordered(
         &mut self,
         table: TableId,
@@ -117,10 +118,11 @@ pub trait OrderedRows: HashRows {
         purpose: Purpose,
     ) -> Result<(), Self::Error>;
 
-    /// Reads a row, with this transaction's changes; returns what `read` makes of its value.
+    /// Reads a row, including the transaction's own changes; returns the result of `read` on the
+    /// value.
     ///
     /// # Errors
-    /// The transaction's own.
+    /// Errors of the transaction.
     fn get_ordered<R>(
         &mut self,
         table: TableId,
@@ -129,10 +131,10 @@ pub trait OrderedRows: HashRows {
         read: impl FnOnce(&[u8]) -> R,
     ) -> impl Future<Output = Result<Option<R>, Self::Error>>;
 
-    /// Sets the value of a row, whether there is one or not.
+    /// Inserts or updates a row.
     ///
     /// # Errors
-    /// The transaction's own.
+    /// Errors of the transaction.
     fn put_ordered(
         &mut self,
         table: TableId,
@@ -140,10 +142,10 @@ pub trait OrderedRows: HashRows {
         value: &[u8],
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Adds a row that does not exist yet.
+    /// Inserts a row that does not exist yet.
     ///
     /// # Errors
-    /// The transaction's own.
+    /// Errors of the transaction.
     fn insert_ordered(
         &mut self,
         table: TableId,
@@ -151,17 +153,17 @@ pub trait OrderedRows: HashRows {
         value: &[u8],
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Deletes a row; returns whether there was one.
+    /// Deletes a row; returns whether the row existed.
     ///
     /// # Errors
-    /// The transaction's own.
+    /// Errors of the transaction.
     fn delete_ordered(
         &mut self,
         table: TableId,
         key: &[u8],
     ) -> impl Future<Output = Result<bool, Self::Error>>;
 
-    /// Reads the rows of a range, in order; returns what `read` makes of their keys and values.
+    /// Reads the rows of a range, in order; returns the results of `read` on their keys and values.
     ///
     /// # Errors
     /// The transaction's own, or the first error of `read`.

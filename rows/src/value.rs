@@ -1,13 +1,13 @@
-//! Values as bytes.
+//! Encodings of values.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::error::Malformed;
 
-/// A way to write values as bytes. For plain values it is their own type; for others a marker such
-/// as [`Serde`] or [`Zerocopy`], which is never made.
+/// An encoding of values as bytes. Plain values are their own encoding; further types use a marker
+/// such as [`Serde`] or [`Zerocopy`], which is never constructed.
 ///
-/// A type of the application may be a `Value` of its own:
+/// A type of an application may implement `Value`:
 ///
 /// ```
 /// use lotus_rows::{Malformed, Value};
@@ -28,23 +28,23 @@ use crate::error::Malformed;
 pub trait Value {
     /// Type of the values.
     type Type;
-    /// Length of the longest value, in bytes; `None` if values may have any length.
+    /// Length of the longest value, in bytes; `None` if unlimited.
     const MAX_VALUE_BYTES: Option<u32>;
 
-    /// Returns the value's bytes.
+    /// Encodes a value.
     ///
     /// # Errors
-    /// [`Malformed`] if it has none.
+    /// [`Malformed`] if the value cannot be encoded.
     fn to_bytes(value: &Self::Type) -> Result<impl AsRef<[u8]>, Malformed>;
 
-    /// Reads a value, from all of its bytes.
+    /// Decodes a value from its complete bytes.
     ///
     /// # Errors
-    /// [`Malformed`] if they are no value of the type.
+    /// [`Malformed`] if the bytes do not decode as the type.
     fn from_bytes(bytes: &[u8]) -> Result<Self::Type, Malformed>;
 }
 
-/// The bytes of a value that has exactly `N`.
+/// Returns `bytes` as an array, if the length is exactly `N`.
 #[inline]
 fn whole<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Malformed> {
     bytes.try_into().map_err(|_| Malformed::Length { expected: N, found: bytes.len() })
@@ -86,7 +86,7 @@ impl<const N: usize> Value for [u8; N] {
     }
 }
 
-/// No value: a row that says all by its key.
+/// No value, for rows with all information in the key.
 impl Value for () {
     type Type = Self;
     const MAX_VALUE_BYTES: Option<u32> = Some(0);
@@ -132,7 +132,7 @@ impl Value for String {
     }
 }
 
-/// Marker of values that lie in a row as they lie in memory, for types of `zerocopy`.
+/// Marker of values stored with their memory representation, for types of `zerocopy`.
 #[derive(Debug)]
 pub struct Zerocopy<T>(std::marker::PhantomData<T>);
 
@@ -152,12 +152,12 @@ impl<T: FromBytes + IntoBytes + Immutable> Value for Zerocopy<T> {
     }
 }
 
-/// Marker of values of a type that serde serialises, in the format of `postcard`.
+/// Marker of values serialised by serde, in the format of `postcard`.
 #[cfg(feature = "serde")]
 #[derive(Debug)]
 pub struct Serde<T>(std::marker::PhantomData<T>);
 
-/// Room that a serialised value begins with. A longer one makes its buffer grow.
+/// Initial buffer size of a serialised value. The buffer grows for longer values.
 #[cfg(feature = "serde")]
 const FIRST_ROOM: usize = 256;
 

@@ -1,53 +1,53 @@
-//! Which strangers a port holds: connections that have not shown yet that they may come in.
+//! Admission of guests: connections to a port that have not yet proved their right to enter.
 //!
 //! # What it is
-//! [`Guests`] decides, when a connection arrives, whether there is a place for it, which guest
-//! makes room if there is none, or how long it waits. Pure: ports ask it, and carry the answer out.
-//! Where a connection waits is up to the port: one way is a line of its address
-//! ([`Lines`](crate::Lines)).
+//! [`Guests`] decides whether an arriving connection gets a free place, replaces a guest, or waits,
+//! and for how long. Pure: ports ask, and carry the answer out. A port decides where a connection
+//! waits, for example in a line of its address ([`Lines`](crate::Lines)).
 //!
 //! # Rules
-//! Places are bounded, for all guests together and for those of one address, so that one host
-//! cannot take all of them. A connection that finds no place takes that of the guest with the time
-//! that is up first, among those of the address that has the most. A guest has [`Rules::grace`] in
-//! any case, and longer once it has shown that it speaks. So a host of silent strangers costs a new
-//! guest a wait of about the grace, and many clients that begin at one moment are let in one after
-//! another. Those of one address beyond [`Rules::places`] may be closed (see `Lines`).
+//! The number of places is bounded, in total and per address, so one host cannot take every place.
+//! A connection without a free place replaces a guest of the address with the most guests: the
+//! guest with the earliest deadline. A guest keeps its place for [`Rules::grace`] in any case, and
+//! for longer after speaking the protocol. So a host of silent strangers costs a new guest a wait
+//! of about the grace, and many clients that begin at one moment are admitted one after another.
+//! Connections of one address beyond [`Rules::places`] may be closed (see `Lines`).
 //!
 //! # What it is not
-//! The time limit of a handshake, which each port has. Connections that are admitted are not here,
-//! and their number has its own bound: guests never take their places.
+//! The time limit of a handshake, which every port has. Admitted connections are no guests, and
+//! have a separate bound: guests never take their places.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// Bits of an IPv6 address that tell networks apart: one host can have all addresses below.
+/// Network bits of an IPv6 address: one host can have every address of a network.
 const NETWORK_BITS: u32 = 64;
 
 /// Bounds on the guests of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Guests at a time. Connections that wait in [`Lines`](crate::Lines) are among them.
+    /// Largest number of guests at a time, including connections waiting in
+    /// [`Lines`](crate::Lines).
     pub places: usize,
-    /// Guests of one address at a time.
+    /// Largest number of guests of one address at a time.
     pub of_one: usize,
-    /// Time in which no newcomer takes a guest's place.
+    /// Time during which no newcomer can take a guest's place.
     pub grace: Duration,
 }
 
 impl Rules {
-    /// Rules for a port with this many places, three quarters of which one address may take.
+    /// Rules for a port with `places` places; one address may take three quarters of them.
     pub const fn of(places: usize) -> Self {
         let of_one = places - places / 4;
         Self { places, of_one, grace: Duration::from_millis(250) }
     }
 }
 
-/// Origin of a connection, as far as it is counted by origin.
+/// Origin of a connection, as counted by [`Guests`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Source {
-    /// An address, or the network of 64 bits that an IPv6 address is in.
+    /// An IPv4 address, or the /64 network of an IPv6 address.
     Network(IpAddr),
     /// A Unix socket.
     ThisHost,
@@ -65,18 +65,18 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// Place of a connection that has arrived.
+/// Place of an arriving connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seating<I> {
-    /// There is a place.
+    /// A place is free.
     Free,
-    /// The place of this guest: its connection is to be closed.
+    /// The place of the named guest, whose connection must be closed.
     Instead(I),
-    /// None before this time has passed, unless a guest leaves.
+    /// No place before the duration has passed, unless a guest leaves.
     Wait(Duration),
 }
 
-/// The guests of a port, by their ids. Times are on any clock that does not go back.
+/// The guests of a port, by id. Times are readings of a clock that never goes back.
 #[derive(Debug)]
 pub struct Guests<I> {
     rules: Rules,
@@ -86,7 +86,7 @@ pub struct Guests<I> {
 #[derive(Clone, Copy, Debug)]
 struct Guest {
     source: Source,
-    /// Time from which a newcomer may take its place.
+    /// Time from which a newcomer may take the guest's place.
     due: Duration,
 }
 
@@ -101,23 +101,23 @@ impl<I: Copy + Ord> Guests<I> {
         self.guests.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no guests.
     pub fn is_empty(&self) -> bool {
         self.guests.is_empty()
     }
 
-    /// Places that no guest has.
+    /// Number of free places.
     pub fn free(&self) -> usize {
         self.rules.places.saturating_sub(self.guests.len())
     }
 
-    /// Whether `source` has as many guests as one may: only these make room for another of it,
-    /// however many places are free.
+    /// Returns whether `source` has reached the limit of guests per address. If so, a new
+    /// connection from `source` can only replace a guest from `source`, even if places are free.
     pub fn has_its_share(&self, source: Source) -> bool {
         self.of(source) >= self.rules.of_one
     }
 
-    /// The place of a connection from `source` that arrives at `now`.
+    /// Returns the place of a connection from `source` arriving at `now`.
     pub fn place(&self, source: Source, now: Duration) -> Seating<I> {
         let crowded = if self.has_its_share(source) {
             source
@@ -139,14 +139,14 @@ impl<I: Copy + Ord> Guests<I> {
         self.guests.insert(id, Guest { source, due: now + self.rules.grace });
     }
 
-    /// Keeps a guest's place for it until `due`, since it speaks as it should.
+    /// Extends a guest's deadline to `due`, because the guest speaks the protocol.
     pub fn keep(&mut self, id: I, due: Duration) {
         if let Some(guest) = self.guests.get_mut(&id) {
             guest.due = guest.due.max(due);
         }
     }
 
-    /// Removes a guest that was admitted, or is gone; returns whether it was here.
+    /// Removes an admitted or disconnected guest; returns whether the guest was present.
     pub fn leave(&mut self, id: I) -> bool {
         self.guests.remove(&id).is_some()
     }
@@ -155,7 +155,7 @@ impl<I: Copy + Ord> Guests<I> {
         self.guests.values().filter(|guest| guest.source == source).count()
     }
 
-    /// The source with the most guests.
+    /// Returns the source with the most guests.
     fn most(&self) -> Source {
         let mut counts = BTreeMap::new();
         for guest in self.guests.values() {

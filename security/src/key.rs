@@ -1,4 +1,4 @@
-//! Shared keys, and the randomness that proofs of them need.
+//! Shared keys, and the randomness for their proofs.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -10,20 +10,20 @@ pub const MIN_KEY_BYTES: usize = 16;
 /// A nonce, or an HMAC-SHA256.
 pub type Words4 = [u64; 4];
 
-/// A secret that all nodes of a cluster share.
+/// A secret shared by the nodes of a cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(Box<[u8]>);
 
-/// A key that is too short to be a secret; make a longer one.
+/// Error of a key that is too short to be a secret; use a longer key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a shared key has at least {MIN_KEY_BYTES} bytes, this one has {0}")]
 pub struct WeakKey(pub usize);
 
 impl Key {
-    /// A key made of these bytes, which should be random.
+    /// Creates a key from `bytes`, which should be random.
     ///
     /// # Errors
-    /// [`WeakKey`] if there are fewer than [`MIN_KEY_BYTES`].
+    /// [`WeakKey`] if `bytes` has fewer than [`MIN_KEY_BYTES`] bytes.
     pub fn new(bytes: &[u8]) -> Result<Self, WeakKey> {
         if bytes.len() < MIN_KEY_BYTES {
             return Err(WeakKey(bytes.len()));
@@ -31,21 +31,22 @@ impl Key {
         Ok(Self(bytes.into()))
     }
 
-    /// A new random key.
+    /// Creates a random key.
     ///
     /// # Errors
-    /// The system has no randomness to give.
+    /// The system has no randomness available.
     pub fn random() -> std::io::Result<Self> {
         Ok(Self(nonce_bytes()?.into()))
     }
 
-    /// Proof of knowing the key, for the message `said`. The label names the protocol and the
-    /// proving side, so that a proof is not valid for another purpose.
+    /// Returns a proof of knowing the key, for the message `said`. The label names the protocol and
+    /// the proving side, so a proof is not valid for a different purpose.
     pub fn prove(&self, label: &[u8; 8], said: &[&[u8]]) -> [u8; 32] {
         self.mac_of(label, said).finalize().into_bytes().into()
     }
 
-    /// Whether `proof` equals the result of [`Key::prove`]. The comparison takes constant time.
+    /// Returns whether `proof` equals the result of [`Key::prove`]. The comparison takes constant
+    /// time.
     pub fn accepts(&self, label: &[u8; 8], said: &[&[u8]], proof: &[u8]) -> bool {
         self.mac_of(label, said).verify_slice(proof).is_ok()
     }
@@ -57,7 +58,7 @@ impl Key {
         mac
     }
 
-    /// [`Key::prove`] in words, of a hello and the other side's nonce.
+    /// [`Key::prove`] in words, for a hello and the peer's nonce.
     pub fn sign(&self, label: u64, hello: &[u64], nonce: Words4) -> Words4 {
         let proof = self.prove(&label.to_le_bytes(), &[hello.as_bytes(), nonce.as_bytes()]);
         zerocopy::transmute!(proof)
@@ -76,10 +77,10 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// Thirty-two unpredictable bytes.
+/// Returns thirty-two unpredictable bytes.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// The system has no randomness available.
 pub fn nonce_bytes() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     unforeseeable(&mut bytes)?;
@@ -89,16 +90,16 @@ pub fn nonce_bytes() -> std::io::Result<[u8; 32]> {
 /// [`nonce_bytes`] as words.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// The system has no randomness available.
 pub fn nonce() -> std::io::Result<Words4> {
     Ok(zerocopy::transmute!(nonce_bytes()?))
 }
 
-/// Fills `bytes` with unpredictable randomness that no seed repeats. For secrets and their nonces
-/// only: anything else would make a run impossible to repeat.
+/// Fills `bytes` with unpredictable randomness, which no seed reproduces. For secrets and nonces
+/// only: further uses would make runs impossible to repeat.
 ///
 /// # Errors
-/// The operating system has no randomness to give.
+/// The operating system has no randomness available.
 fn unforeseeable(bytes: &mut [u8]) -> std::io::Result<()> {
     use rustix::rand::{GetRandomFlags, getrandom};
     let mut filled = 0;

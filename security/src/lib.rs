@@ -1,15 +1,14 @@
-//! Peers that are admitted to a port, and the protection of connections with them
-//! (docs/security.md).
+//! Admission of peers to a port, and protection of their connections (docs/security.md).
 //!
 //! # What it is
-//! [`Key`], a secret that both ends share and prove to each other; [`Tls`], certificates of one
-//! authority; [`Security`], which of them a port asks for; [`Guests`], how many strangers it holds
-//! meanwhile, and [`Lines`], how further ones wait; [`Stream`], the bytes of a connection, plain or
-//! encrypted; and [`printable`], text of strangers, for terminals and logs. The `tcp` back end, the
-//! authority and the doors for clients use the same.
+//! [`Key`], a shared secret that both ends prove; [`Tls`], certificates of one authority;
+//! [`Security`], the proof required by a port; [`Guests`], the bound on connections not yet
+//! admitted, and [`Lines`], the queues of connections beyond the bound; [`Stream`], the bytes of a
+//! connection, plain or encrypted; and [`printable`], for showing text of strangers on terminals
+//! and in logs. Used by the `tcp` back end, the authority and the ports for clients.
 //!
 //! # What it is not
-//! A handshake: each protocol has its own frames, and proves the key within them.
+//! A handshake: every protocol has frames of its own, which carry the proof of the key.
 
 #![forbid(unsafe_code)]
 

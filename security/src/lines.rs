@@ -1,46 +1,47 @@
-//! Connections that wait until guests of their own address make room.
+//! Queues of connections that wait for a place among the guests of their own address.
 //!
 //! # What it is
-//! A port that accepts one connection after another must not stand still with one of an address
-//! that has its share of the places ([`Guests::has_its_share`]): there may be places for those that
-//! come behind it. Such connections stand in the line of their address, and have their turn in the
-//! order of their arrival, when a guest of it has left or its time is up. Pure, as [`Guests`] is.
+//! A port that accepts connections one by one must not block on a connection from an address that
+//! already has its share of places ([`Guests::has_its_share`]): places may be free for later
+//! connections. The blocked connection waits in the line of its address. A line is served in order
+//! of arrival, whenever a guest of its address has left or reached its deadline. Pure, like
+//! [`Guests`].
 //!
 //! # Bounds
-//! A line takes up places that no guest has, so guests and lines together are never more than
-//! [`Rules::places`](crate::Rules::places), nor are their open files. What is too many is the
-//! newest of the longest line: it is to be closed, and may try again. So a line keeps no guest out,
-//! of any address.
+//! Lines use free places of guests, so guests and waiting connections together, and their open
+//! files, never exceed [`Rules::places`](crate::Rules::places). Beyond the bound, the newest
+//! connection of the longest line is closed, and may try again. So a line never keeps a guest out.
 //!
 //! # What it is not
-//! The wait of a connection below its share for which there is no place at all. That one keeps
-//! nothing from others, so a port may stand still with it, and the system's queue holds the rest.
+//! The wait of a connection from an address below its share when every place is taken. Such a
+//! connection blocks no free place, so a port may wait with it, and the system's accept queue holds
+//! the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::guests::{Guests, Seating, Source};
 
-/// The lines of a port, by address. Dropping it drops those that wait.
+/// The lines of a port, by address. Dropping them drops the waiting connections.
 #[derive(Debug)]
 pub struct Lines<T> {
-    /// None of them is empty.
+    /// Non-empty lines only.
     waiting: BTreeMap<Source, VecDeque<T>>,
 }
 
-/// Connection that waits no longer, if there is one.
+/// Next connection to leave a line, or the time to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn<T, I> {
-    /// This one of `source` enters, in the place of the guest that is named.
+    /// A connection from `source` enters now, possibly in the place of a guest.
     Now {
-        /// Its origin.
+        /// The connection's origin.
         source: Source,
         /// The connection.
         newcomer: T,
-        /// A guest of the same origin, to be closed.
+        /// A guest of the same origin, to be closed: the new connection takes its place.
         instead: Option<I>,
     },
-    /// None before this time has passed, unless a guest leaves.
+    /// No connection enters before the duration has passed, unless a guest leaves.
     Later(Duration),
 }
 
@@ -51,22 +52,22 @@ impl<T> Default for Lines<T> {
 }
 
 impl<T> Lines<T> {
-    /// Whether no connection waits.
+    /// Returns whether no connection waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether connections from `source` wait: the next one has its turn behind them.
+    /// Returns whether connections from `source` wait: a new connection must queue behind them.
     pub fn has(&self, source: Source) -> bool {
         self.waiting.contains_key(&source)
     }
 
-    /// Adds a connection, behind the others from `source`.
+    /// Adds a connection at the end of the line of `source`.
     pub fn join(&mut self, source: Source, newcomer: T) {
         self.waiting.entry(source).or_default().push_back(newcomer);
     }
 
-    /// Takes a connection out that has its turn at `now`.
+    /// Takes out a connection that may enter at `now`.
     pub fn turn<I: Copy + Ord>(&mut self, guests: &Guests<I>, now: Duration) -> Turn<T, I> {
         let mut soonest = Duration::MAX;
         let ready = self.waiting.keys().find_map(|source| {
@@ -87,7 +88,7 @@ impl<T> Lines<T> {
         }
     }
 
-    /// Takes a connection out for which there is no room beside the guests, if there is one.
+    /// Takes out a connection to close, if guests and lines exceed the places.
     pub fn surplus<I: Copy + Ord>(&mut self, guests: &Guests<I>) -> Option<T> {
         let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
         if waiting <= guests.free() {
@@ -97,7 +98,7 @@ impl<T> Lines<T> {
         self.leave(*longest, VecDeque::pop_back)
     }
 
-    /// Takes the connection out of a line that stands at the end of `pop`.
+    /// Takes a connection out of a line with `pop`, and removes a line that becomes empty.
     fn leave(&mut self, source: Source, pop: fn(&mut VecDeque<T>) -> Option<T>) -> Option<T> {
         let line = self.waiting.get_mut(&source)?;
         let left = pop(line);

@@ -1,4 +1,4 @@
-//! The peers that are admitted, and the protection of connections with them.
+//! The security policy of a port: admitted peers, and protection of connections.
 
 use std::net::IpAddr;
 
@@ -6,13 +6,13 @@ use super::key::Key;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 
-/// Peers that are admitted, and protection of the connections.
+/// Admitted peers, and protection of connections.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
-    /// Any peer, and therefore on loopback addresses only.
+    /// Any peer, and therefore only on loopback addresses.
     #[default]
     PlainOnLoopback,
-    /// Any peer, on any address. Any process that reaches a port can read and change all data.
+    /// Any peer, on any address. Every process that reaches a port can read and change all data.
     PlainAnywhere,
     /// Peers with the same key. The bytes on the wire are neither encrypted nor authenticated.
     SharedKey(Key),
@@ -22,7 +22,7 @@ pub enum Security {
 }
 
 impl Security {
-    /// The shared key, if there is one.
+    /// Returns the shared key, if the policy has a key.
     pub fn key(&self) -> Option<&Key> {
         match self {
             Self::SharedKey(key) => Some(key),
@@ -30,7 +30,7 @@ impl Security {
         }
     }
 
-    /// Whether the bytes on the wire are encrypted and authenticated.
+    /// Returns whether the bytes on the wire are encrypted and authenticated.
     pub const fn seals(&self) -> bool {
         match self {
             Self::PlainOnLoopback | Self::PlainAnywhere | Self::SharedKey(_) => false,
@@ -39,7 +39,7 @@ impl Security {
         }
     }
 
-    /// Whether a node may have this address.
+    /// Returns whether a node may have address `address`.
     pub fn allows(&self, address: IpAddr) -> bool {
         !matches!(self, Self::PlainOnLoopback) || address.to_canonical().is_loopback()
     }

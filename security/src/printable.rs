@@ -1,12 +1,12 @@
-//! Text from outside, made fit for a line of a terminal or a log.
+//! Escapes text from outside for one line of a terminal or a log.
 //!
-//! A name, a key or an error that others have written may hold anything: line breaks that forge a
-//! line, sequences that a terminal obeys, marks that turn text around.
+//! A name, a key or an error from outside may contain line breaks that forge a log line, escape
+//! sequences that control a terminal, or marks that reverse the text direction.
 
 use std::borrow::Cow;
 
-/// The text with an escape for each character that cannot be seen: it takes one line and does
-/// nothing to a terminal. Plain text stays as it is.
+/// Escapes every invisible character: the result takes one line and cannot control a terminal.
+/// Plain text stays unchanged.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_plain) {
         return Cow::Borrowed(text);
@@ -18,7 +18,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escaped).collect())
 }
 
-/// Whether a character can be seen, or is a space.
+/// Returns whether a character is visible, or a space.
 pub fn is_plain(letter: char) -> bool {
     let is_quoted = matches!(letter, '"' | '\'' | '\\');
     is_quoted || letter.escape_debug().count() == 1

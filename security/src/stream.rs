@@ -8,16 +8,16 @@ use super::policy::Security;
 #[cfg(feature = "tls")]
 use super::tls::Sealed;
 
-/// Error of a stream with a peer that does not begin with TLS. The refusal can be sent to it in
+/// Error of a stream whose peer does not begin with TLS. The refusal can be sent to the peer in
 /// plain text.
 pub const NO_TLS: io::ErrorKind = io::ErrorKind::Unsupported;
 
-/// Kind of clients that connect to a port.
+/// Kind of clients of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caller {
     /// Nodes of the cluster.
     Node,
-    /// Applications, with certificates of their own.
+    /// Applications, with separate certificates.
     Application,
 }
 
@@ -32,7 +32,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Stream over a socket that this side has connected.
+    /// Creates the stream of an outgoing connection.
     ///
     /// # Errors
     /// TLS cannot be set up.
@@ -44,7 +44,7 @@ impl Stream {
         }
     }
 
-    /// Stream over a socket that the peer has connected.
+    /// Creates the stream of an incoming connection.
     ///
     /// # Errors
     /// TLS cannot be set up.
@@ -66,8 +66,8 @@ impl Stream {
         }
     }
 
-    /// Whether bytes may be buffered here that have left the socket, so that a watch on the socket
-    /// does not report them. Reading until a read does not fill its buffer takes them all.
+    /// Returns whether the stream may hold buffered bytes that a watch on the socket does not
+    /// report. Reading until a read does not fill its buffer drains the buffered bytes.
     #[inline]
     pub fn hides_input(&self) -> bool {
         match self {
@@ -90,8 +90,7 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
-    /// Bytes that could not be written at once must be offered again first, unchanged: TLS may have
-    /// encrypted them already.
+    /// Unwritten bytes must be offered again first, unchanged: TLS may have encrypted them already.
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {

@@ -1,25 +1,25 @@
 //! Mutual TLS 1.3 around the connections of a cluster.
 //!
-//! A cluster has a certificate authority of its own. Every node presents a certificate that the
-//! authority has signed and that bears the cluster's name, and requires one of every peer. Nodes of
-//! a cluster trust each other completely (docs/security.md), so a certificate names the cluster,
-//! not the node, and all nodes may share one.
+//! A cluster has its own certificate authority. Every node presents a certificate signed by the
+//! authority with the cluster's name, and requires such a certificate of every peer. Nodes of a
+//! cluster trust each other completely (docs/security.md), so a certificate names the cluster, not
+//! the node, and the nodes may share one certificate.
 //!
-//! Applications have certificates of the same authority for another name: [`APPLICATIONS`] followed
-//! by the cluster's. Compute nodes accept them on the port for applications; no other port does.
+//! Applications have certificates of the same authority for a different name: [`APPLICATIONS`]
+//! followed by the cluster's name. Only a compute node's port for applications accepts application
+//! certificates.
 //!
 //! # TLS over non-blocking sockets
-//! [`Sealed`] reads and writes without blocking, like the socket below it. Two differences are
-//! handled here:
-//! * bytes can be buffered in TLS after they have left the socket; [`Sealed::hides_input`] reports
-//!   that, because a watch on the socket does not;
-//! * bytes can be encrypted before the socket has taken them. Until it has, they count as not
-//!   written. So a caller that has unwritten bytes, and watches for the socket to take more, needs
-//!   to know nothing of TLS.
+//! [`Sealed`] reads and writes without blocking, like the underlying socket. The module handles two
+//! differences:
+//! * received bytes can be buffered in TLS, where a watch on the socket does not report them;
+//!   [`Sealed::hides_input`] reports buffered bytes;
+//! * bytes can be encrypted before the socket accepts them. Until then, the bytes count as not
+//!   written. So a caller that keeps unwritten bytes and waits for a writable socket needs to know
+//!   nothing of TLS.
 //!
-//! TLS's own messages are written whenever something is read or written. They are few and the
-//! socket has room for them, except while much other output waits, and then they are sent with
-//! that.
+//! TLS's own messages are written with every read or write. They are few, and fit into the socket's
+//! buffer unless much output is waiting; in that case they are sent with the output.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -43,7 +43,7 @@ use super::stream::{Caller, NO_TLS};
 
 mod why;
 
-/// Bytes that may be encrypted before the socket has taken them.
+/// Limit of encrypted bytes not yet accepted by the socket.
 const SEALED_BYTES: usize = 64 * 1024;
 
 /// Prefix of the cluster's name in an application's certificate.
@@ -52,7 +52,7 @@ pub const APPLICATIONS: &str = "applications.";
 /// First byte of a TLS connection: the record type of a handshake.
 const HANDSHAKE: u8 = 22;
 
-/// A node's own certificate, and the authority that it trusts.
+/// A node's certificate, and its trusted authority.
 #[derive(Clone)]
 pub struct Tls {
     client: Arc<ClientConfig>,
@@ -61,7 +61,7 @@ pub struct Tls {
     cluster: ServerName<'static>,
 }
 
-/// Reason why TLS cannot be configured. Correct what the message names.
+/// Reason why TLS cannot be configured. The message names the setting to correct.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -73,13 +73,13 @@ pub enum TlsError {
         /// The error.
         source: rustls::pki_types::pem::Error,
     },
-    /// Other users could read the private key: `chmod 600`.
+    /// The private key can be read by users other than its owner: `chmod 600`.
     #[error("the private key {0} can be read by other users; let only its owner read it")]
     Public(String),
     /// The certificate authority's file has no certificate.
     #[error("{0}: no certificate in it")]
     NoAuthority(String),
-    /// The cluster's name must have the form of a host name, to stand in a certificate.
+    /// The cluster's name cannot be used in a certificate: it must have the form of a host name.
     #[error("'{0}' cannot stand in a certificate: a cluster is named as hosts are")]
     Name(String),
     /// The certificate has expired, or is not valid yet.
@@ -90,14 +90,15 @@ pub enum TlsError {
         /// "has run out" or "is not valid yet".
         why: &'static str,
     },
-    /// The certificates are inconsistent, or the key belongs to another certificate.
+    /// The certificates are inconsistent, or the key belongs to a different certificate.
     #[error("the certificates cannot be used: {0}")]
     Unusable(String),
 }
 
 impl Tls {
-    /// Reads PEM files: the certificates of the authority, this side's certificate chain, its own
-    /// first, and its private key. `cluster` is the name in the nodes' certificates.
+    /// Reads PEM files: the certificates of the authority, the local certificate chain with the
+    /// leaf certificate first, and the private key. `cluster` is the name in the nodes'
+    /// certificates.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -134,7 +135,7 @@ impl Tls {
                 .with_client_cert_verifier(Arc::new(bearers))
                 .with_single_cert(chain.clone(), key.clone_key())
                 .map_err(unusable)?;
-            // Connections are long-lived: none is ever resumed.
+            // Connections are long-lived and never resumed.
             server.send_tls13_tickets = 0;
             Ok(Arc::new(server))
         };
@@ -148,14 +149,14 @@ impl Tls {
         Ok(Self { client: Arc::new(client), servers, cluster })
     }
 
-    /// TLS over a socket that this side has connected.
+    /// Starts TLS over an outgoing connection.
     pub(super) fn connect(&self, socket: TcpStream) -> io::Result<Sealed> {
         let (config, name) = (Arc::clone(&self.client), self.cluster.clone());
         let tls = rustls::ClientConnection::new(config, name).map_err(io::Error::other)?;
         Ok(Sealed::new(socket, tls.into(), false))
     }
 
-    /// TLS over a socket that the peer has connected.
+    /// Starts TLS over an incoming connection.
     pub(super) fn accept(&self, socket: TcpStream, from: Caller) -> io::Result<Sealed> {
         let [nodes, applications] = &self.servers;
         let config = match from {
@@ -167,9 +168,9 @@ impl Tls {
     }
 }
 
-/// Refuses a private key that users other than its owner can read.
+/// Refuses a private key readable by users other than its owner.
 fn check_readers(key: &Path) -> Result<(), TlsError> {
-    // An error here is one of the read that follows, which tells it.
+    // An error of `metadata` is ignored: the following read of the key reports it.
     let mode = std::fs::metadata(key).map_or(0, |file| file.permissions().mode());
     match mode & 0o077 {
         0 => Ok(()),
@@ -177,8 +178,8 @@ fn check_readers(key: &Path) -> Result<(), TlsError> {
     }
 }
 
-/// Refuses this side's own certificate if it is expired or not valid yet, so that the operator
-/// learns of it here and not from peers. The signature is checked by the peers.
+/// Refuses a local certificate that is expired or not valid yet, so the operator learns of the
+/// problem here, not from peers. The signature is checked by the peers.
 fn check_days(
     signed: &dyn ClientCertVerifier,
     path: &Path,
@@ -197,7 +198,7 @@ fn check_days(
     Err(TlsError::Untimely { path: path.display().to_string(), why })
 }
 
-/// Checks that a name can stand in a certificate.
+/// Checks that a name can be used in a certificate.
 fn name(name: String) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name))
 }
@@ -222,12 +223,12 @@ fn unusable(error: impl fmt::Display) -> TlsError {
     TlsError::Unusable(error.to_string())
 }
 
-/// Accepts peers with a certificate that the authority has signed and that bears this name. TLS
-/// itself checks the name in a server's certificate, but not in a client's, and an authority may
-/// sign for more than one cluster.
+/// Accepts peers with a certificate signed by the authority and with the name `name`. TLS itself
+/// checks the name in a server's certificate, but not in a client's certificate, and an authority
+/// may sign for more than one cluster.
 #[derive(Debug)]
 struct Bearers {
-    /// Checks everything but the name.
+    /// Verifier of everything except the name.
     signed: Arc<dyn ClientCertVerifier>,
     name: ServerName<'static>,
 }
@@ -244,8 +245,8 @@ impl ClientCertVerifier for Bearers {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.signed.verify_client_cert(own, intermediates, now)?;
-        // The certificate is good but used in the wrong place, so the alert differs from the alerts
-        // for bad certificates.
+        // The certificate is good but used in the wrong place, so the alert differs from alerts for
+        // bad certificates.
         verify_server_name(&ParsedCertificate::try_from(own)?, &self.name)
             .map_err(|_| CertificateError::ApplicationVerificationFailure)?;
         Ok(verified)
@@ -274,7 +275,7 @@ impl ClientCertVerifier for Bearers {
     }
 }
 
-/// Error with which TLS ended a connection.
+/// TLS error that ended a connection.
 #[derive(Debug, thiserror::Error)]
 #[error("TLS: {}", why::why(.0))]
 struct Failed(rustls::Error);
@@ -283,9 +284,9 @@ struct Failed(rustls::Error);
 pub struct Sealed {
     socket: TcpStream,
     tls: Connection,
-    /// Bytes of the caller that are encrypted but not yet reported as written.
+    /// Number of the caller's bytes encrypted but not yet reported as written.
     unreported: usize,
-    /// Whether this is the accepting side and no byte has arrived yet.
+    /// Whether this is the accepting side and has not received a byte yet.
     silent: bool,
     /// Whether the last read filled its buffer.
     filled: bool,
@@ -316,7 +317,7 @@ impl Sealed {
         Ok(())
     }
 
-    /// Reads from the socket. Returns false at its end.
+    /// Reads from the socket. Returns false at the end of the input.
     fn receive(&mut self) -> io::Result<bool> {
         let mut first = [HANDSHAKE];
         if self.silent && self.socket.peek(&mut first)? > 0 {
@@ -329,7 +330,7 @@ impl Sealed {
             return Ok(false);
         }
         let processed = self.tls.process_new_packets();
-        // The handshake's answer, or the alert that tells the error.
+        // Sends the handshake's answer, or the alert with the error.
         let sent = self.send();
         processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, Failed(error)))?;
         match sent {
@@ -349,8 +350,8 @@ impl Read for Sealed {
                     return Ok(bytes);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Closed without TLS's close message. Frames carry their length, so truncation does
-                // not go unnoticed.
+                // Closed without TLS's close message. Frames carry their length, so truncation is
+                // detected.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(error) => return Err(error),
             }
@@ -365,7 +366,7 @@ impl Write for Sealed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.unreported == 0 {
             self.unreported = self.tls.writer().write(bytes)?;
-            // Zero only during the handshake: afterwards the socket has taken all earlier bytes.
+            // Zero only during the handshake: afterwards the socket has accepted all earlier bytes.
             if self.unreported == 0 {
                 return Err(io::ErrorKind::WouldBlock.into());
             }

@@ -1,4 +1,4 @@
-//! Making the next state of a node.
+//! Construction of a node's next state.
 
 use crate::node::HAS_HIGH;
 use crate::{CHILD_BYTES, ENTRY_BYTES, HEADER_BYTES, MAX_KEY_BYTES, Node};
@@ -29,7 +29,7 @@ impl<'a> Fences<'a> {
 
 pub(crate) type Entries<'a> = [(&'a [u8], &'a [u8])];
 
-/// A leaf with the entry of `key` added, or replaced if there is one.
+/// Returns a leaf with an entry of `key` added, or replaced if the leaf has one.
 ///
 /// # Panics
 /// If the key is longer than [`MAX_KEY_BYTES`], or the node than 64 KiB.
@@ -38,13 +38,13 @@ pub fn with(leaf: Node<'_>, key: &[u8], value: &[u8]) -> Vec<u8> {
     edited(leaf, key, Some(value))
 }
 
-/// A node without the entry of `key`, if there is one.
+/// Returns a node without its entry of `key`, if any.
 pub fn without(node: Node<'_>, key: &[u8]) -> Vec<u8> {
     edited(node, key, None)
 }
 
-/// An inner node with a child that is responsible for keys from `separator` on, which the child
-/// before was responsible for.
+/// Returns an inner node with one child more, responsible for keys from `separator` on, which
+/// belonged to the child before.
 ///
 /// # Panics
 /// As [`with`].
@@ -53,15 +53,16 @@ pub fn with_child(inner: Node<'_>, separator: &[u8], child: u64) -> Vec<u8> {
     edited(inner, separator, Some(&child.to_le_bytes()))
 }
 
-/// The root above the halves of a root of level `below`.
+/// Returns the root above the halves of a root of level `below`.
 pub fn root_above(below: u8, left: u64, separator: &[u8], right: u64) -> Vec<u8> {
     let fences = Fences { low: &[], high: None };
     let (left, right) = (left.to_le_bytes(), right.to_le_bytes());
     written(below + 1, fences, &[(&[], &left), (separator, &right)])
 }
 
-/// Gives the children of an inner node other numbers, in the node's bytes. Nothing changes in a
-/// leaf, in bytes that are no node, and at a place where the node is not [sound](Node::is_sound).
+/// Gives the children of an inner node new numbers, in the node's bytes. Leaves the bytes unchanged
+/// in a leaf, in bytes that are not a node, and at a place where the node is not
+/// [sound](Node::is_sound).
 pub fn renumber(bytes: &mut [u8], mut number: impl FnMut(u64) -> u64) {
     let Some(node) = Node::read(bytes).filter(|node| !node.is_leaf()) else { return };
     let child = |index: usize| {
@@ -85,9 +86,9 @@ fn edited(node: Node<'_>, key: &[u8], payload: Option<&[u8]>) -> Vec<u8> {
     written(node.level(), Fences::of(node), &entries)
 }
 
-/// Splits a node of at least two entries, near the middle of its bytes. Where the last key was
-/// added above all others of the tree, the lower half gets as much as `limit` bytes hold: keys that
-/// ascend fill their nodes.
+/// Splits a node of at least two entries, near the middle of its bytes. If the last key was added
+/// above all other keys of the tree, the lower half gets as much as `limit` bytes hold: ascending
+/// keys fill their nodes.
 ///
 /// # Both halves fit
 /// Each half has at most `limit` bytes if the node had no more before one entry was added or
@@ -98,7 +99,7 @@ fn edited(node: Node<'_>, key: &[u8], payload: Option<&[u8]>) -> Vec<u8> {
 /// `e` bytes or more; and from one end of an entry to the next there are at most `e`.
 ///
 /// # Panics
-/// If there are fewer entries.
+/// If the node has fewer than two entries.
 pub fn split(node: Node<'_>, added: &[u8], limit: usize) -> Split {
     let entries: Vec<_> = node.entries().collect();
     let ascends = node.high().is_none() && entries.last().is_some_and(|(key, _)| *key == added);
@@ -122,7 +123,7 @@ pub fn split(node: Node<'_>, added: &[u8], limit: usize) -> Split {
     }
 }
 
-/// Fence between the entries before the place `at` and the others.
+/// Fence between the entries before the place `at` and the entries from it on.
 pub(crate) fn separator<'a>(of_leaf: bool, entries: &Entries<'a>, at: usize) -> &'a [u8] {
     match of_leaf {
         true => shortest_between(entries[at - 1].0, entries[at].0),
@@ -130,8 +131,8 @@ pub(crate) fn separator<'a>(of_leaf: bool, entries: &Entries<'a>, at: usize) -> 
     }
 }
 
-/// Place near the middle by bytes, or another one if a half were too large there: the one where the
-/// larger half is smallest.
+/// Place near the middle by bytes; if a half were too large there, the place where the larger half
+/// is smallest.
 fn balanced(node: Node<'_>, entries: &Entries<'_>, limit: usize) -> usize {
     let larger_half = |at: usize| {
         let separator = separator(node.is_leaf(), entries, at);
@@ -162,7 +163,7 @@ fn shortest_between<'a>(lower: &[u8], upper: &'a [u8]) -> &'a [u8] {
     &upper[..(shared + 1).min(upper.len())]
 }
 
-/// One node in place of two that follow each other; `None` if it had more than `limit` bytes.
+/// Merges two adjacent nodes into one; `None` if it would have more than `limit` bytes.
 pub fn merged(left: Node<'_>, right: Node<'_>, limit: usize) -> Option<Vec<u8>> {
     debug_assert_eq!(left.level(), right.level(), "nodes of one level are merged");
     debug_assert_eq!(left.high(), Some(right.low()), "the nodes follow each other");
@@ -182,7 +183,7 @@ pub(crate) fn size(fences: Fences<'_>, entries: &Entries<'_>) -> usize {
     HEADER_BYTES + fence_bytes + entries.iter().map(entry_bytes).sum::<usize>()
 }
 
-/// A node with these entries.
+/// Encodes a node with these entries.
 pub(crate) fn written(level: u8, fences: Fences<'_>, entries: &Entries<'_>) -> Vec<u8> {
     let Fences { low, high } = fences;
     let keys = entries.iter().map(|(key, _)| key.len());

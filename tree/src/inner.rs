@@ -5,13 +5,13 @@ use std::rc::Rc;
 use crate::node::{HEAD_BYTES, head, is_before};
 use crate::{CHILD_BYTES, Node, Seek};
 
-/// Bytes of what keys begin with that are compared at once.
+/// Bytes of a key's beginning that are compared at once.
 const BEGIN_BYTES: usize = size_of::<u64>();
-/// Heads that are counted rather than searched: comparing all of them at once takes less time than
-/// steps that wait for each other.
+/// Number of heads that are counted rather than searched: one comparison of all heads takes less
+/// time than dependent steps.
 const COUNTED: usize = 64;
 
-/// An inner node, as a compute node remembers it. A clone shares its memory.
+/// An inner node, as a compute node remembers it. Clones share memory.
 ///
 /// Beside the node's bytes it has the first bytes of each key and the number of each child, in one
 /// allocation: most searches look at nothing else, and at few cache lines and one page of memory.
@@ -28,10 +28,11 @@ const COUNTED: usize = 64;
 pub struct Inner {
     level: u8,
     entries: usize,
-    /// Length of what all keys within the fences begin with, and the first bytes of it.
+    /// Length of the common prefix of all keys within the fences, and the first bytes of the
+    /// prefix.
     shared: usize,
     begin: [u8; BEGIN_BYTES],
-    /// Heads of what follows in the entries' keys; the numbers of the children; the node.
+    /// Heads of the entries' keys after the prefix; the numbers of the children; the node.
     packed: Rc<[u8]>,
 }
 
@@ -64,8 +65,8 @@ impl Inner {
         Node::of_read(&self.packed[self.entries * (HEAD_BYTES + CHILD_BYTES)..])
     }
 
-    /// Number of the child that is responsible for a place; `None` if the node does not cover it.
-    /// The same as [`Node::covers`] and [`Node::child_place`] say, in a fraction of the time.
+    /// Number of the child that is responsible for a place; `None` if the node does not cover the
+    /// place. Agrees with [`Node::covers`] and [`Node::child_place`], in a fraction of the time.
     #[inline]
     pub fn child(&self, place: Seek<'_>) -> Option<u64> {
         let entries = match place {
@@ -81,8 +82,8 @@ impl Inner {
         })
     }
 
-    /// Number of entries that begin at or before a place, which is that of `key`; `None` if no key
-    /// within the fences begins like this one.
+    /// Number of entries that begin at or before `place`, the place of `key`; `None` if `key` lacks
+    /// the common prefix of the keys within the fences.
     #[inline]
     fn entries_before(&self, key: &[u8], place: Seek<'_>) -> Option<usize> {
         let is_short = self.shared <= BEGIN_BYTES;
@@ -110,7 +111,7 @@ impl Inner {
     }
 }
 
-/// The first bytes of a key, zero from the one at `length` on.
+/// The first bytes of a key, zero from byte `length` on.
 #[inline]
 fn begin(key: &[u8], length: usize) -> [u8; BEGIN_BYTES] {
     let bytes = match key.first_chunk() {

@@ -38,8 +38,8 @@ pub enum Seek<'a> {
 /// Bytes of a key's [`head`].
 pub(crate) const HEAD_BYTES: usize = size_of::<u32>();
 
-/// First bytes of a key, without those that are skipped, as a number. Of two keys that have the
-/// skipped bytes in common and different heads, the lesser key has the lesser head.
+/// First bytes of a key after `skipped` bytes, as a number. Of two keys that have the skipped bytes
+/// in common and different heads, the lesser key has the lesser head.
 #[inline]
 pub(crate) fn head(key: &[u8], skipped: usize) -> u32 {
     let rest = key.get(skipped..).unwrap_or_default();
@@ -65,7 +65,7 @@ pub(crate) fn is_before(key: &[u8], place: Seek<'_>) -> bool {
     }
 }
 
-/// Compares keys as slices compare, and most of them by their first bytes alone.
+/// Compares keys as slices compare, mostly by the first bytes alone.
 #[inline]
 fn order(key: &[u8], other: &[u8]) -> Ordering {
     match (first_word(key), first_word(other)) {
@@ -74,7 +74,7 @@ fn order(key: &[u8], other: &[u8]) -> Ordering {
     }
 }
 
-/// The first eight bytes of a key, which compare as the number does; `None` if it has fewer.
+/// The first eight bytes of a key, as a number with the same order; `None` if the key is shorter.
 #[inline]
 fn first_word(key: &[u8]) -> Option<u64> {
     key.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
@@ -84,9 +84,9 @@ impl<'a> Node<'a> {
     /// The leaf of a tree without keys.
     pub const EMPTY: Node<'static> = Node { bytes: &[0; HEADER_BYTES] };
 
-    /// Views `bytes` as a node; `None` if header, offsets and fences are not there. Whether the
-    /// entries are sound is for [`Node::is_sound`]: searches in a node that is not find less than
-    /// they should, and do no other harm.
+    /// Views `bytes` as a node; `None` if header, offsets and fences do not fit in `bytes`. Whether
+    /// the entries are sound is checked by [`Node::is_sound`]: searches in an unsound node may miss
+    /// entries, and do no other harm.
     #[inline]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let header = bytes.first_chunk::<HEADER_BYTES>()?;
@@ -143,7 +143,7 @@ impl<'a> Node<'a> {
         u16::from_le_bytes([self.bytes[2], self.bytes[3]]) as usize
     }
 
-    /// Whether there is no entry.
+    /// Whether the node has no entry.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -161,26 +161,26 @@ impl<'a> Node<'a> {
         &self.bytes[at..at + usize::from(self.bytes[4])]
     }
 
-    /// Least key above those that the node is responsible for; `None` if there is no bound.
+    /// Least key above the keys that the node is responsible for; `None` if there is no bound.
     #[inline]
     pub fn high(&self) -> Option<&'a [u8]> {
         let at = HEADER_BYTES + 2 * self.len() + usize::from(self.bytes[4]);
         (self.bytes[1] == HAS_HIGH).then(|| &self.bytes[at..at + usize::from(self.bytes[5])])
     }
 
-    /// Whether the node is responsible for the place that is looked for.
+    /// Whether the node is responsible for a place.
     #[inline]
     pub fn covers(&self, place: Seek<'_>) -> bool {
         is_before(self.low(), place) && self.ends_after(place)
     }
 
-    /// Whether the place that is looked for lies below the high fence.
+    /// Whether a place lies below the high fence.
     #[inline]
     pub(crate) fn ends_after(&self, place: Seek<'_>) -> bool {
         self.high().is_none_or(|high| !is_before(high, place))
     }
 
-    /// Length of what all keys within the fences begin with.
+    /// Length of the common prefix of all keys within the fences.
     #[inline]
     pub(crate) fn shared(&self) -> usize {
         let Some(high) = self.high() else { return 0 };
@@ -204,7 +204,7 @@ impl<'a> Node<'a> {
         let from = at + 1 + skipped;
         match self.bytes.get(from..from + HEAD_BYTES).and_then(|bytes| bytes.try_into().ok()) {
             Some(bytes) if length >= skipped => {
-                // What follows the key does not count.
+                // Bytes after the key do not count.
                 let others = HEAD_BYTES.saturating_sub(length - skipped);
                 let mask = u32::MAX.checked_shl(8 * others as u32).unwrap_or(0);
                 u32::from_be_bytes(bytes) & mask
@@ -216,17 +216,17 @@ impl<'a> Node<'a> {
     /// Key of the entry at this place.
     ///
     /// # Panics
-    /// If there is no such entry.
+    /// If the entry does not exist.
     #[inline]
     pub fn key(&self, index: usize) -> &'a [u8] {
         self.entry(index).0
     }
 
-    /// Key and payload of the entry at this place; empty ones if the node is not
-    /// [sound](Self::is_sound) there.
+    /// Key and payload of the entry at this place; empty if the node is not [sound](Self::is_sound)
+    /// there.
     ///
     /// # Panics
-    /// If there is no such entry.
+    /// If the entry does not exist.
     #[inline]
     pub fn entry(&self, index: usize) -> (&'a [u8], &'a [u8]) {
         let (start, end) = (self.offset(index), self.begin(index + 1));
@@ -237,17 +237,18 @@ impl<'a> Node<'a> {
         self.bytes.get(start..end).and_then(split).unwrap_or_default()
     }
 
-    /// The entries at these places as they lie side by side: each is the length of its key in a
-    /// byte, the key, and the payload. Empty if the node is not [sound](Self::is_sound) there.
+    /// The entries at these places as they lie side by side, encoded as the key's length in a byte,
+    /// the key, and the payload. Empty if the node is not [sound](Self::is_sound) there.
     ///
     /// # Panics
-    /// If there are no such entries.
+    /// If the entries do not exist.
     #[inline]
     pub fn side_by_side(&self, places: Range<usize>) -> &'a [u8] {
         self.bytes.get(self.begin(places.start)..self.begin(places.end)).unwrap_or_default()
     }
 
-    /// Where the entry at this place begins; the node's end for the place behind the last one.
+    /// Offset at which the entry at this place begins; the node's end for the place behind the last
+    /// entry.
     #[inline]
     pub fn begin(&self, place: usize) -> usize {
         if place == self.len() { self.bytes.len() } else { self.offset(place) }
@@ -291,8 +292,7 @@ impl<'a> Node<'a> {
         self.find(key).ok().map(|index| self.entry(index).1)
     }
 
-    /// Place of the child of an inner node that is responsible for the place looked for, which the
-    /// node must cover.
+    /// Place of an inner node's child that is responsible for `place`, which the node must cover.
     pub fn child_place(&self, place: Seek<'_>) -> usize {
         let at = match place {
             Seek::At(key) => self.find(key).map_or_else(|next| next, |found| found + 1),
@@ -305,7 +305,7 @@ impl<'a> Node<'a> {
     /// Number of the child at this place of an inner node.
     ///
     /// # Panics
-    /// If there is no such entry.
+    /// If the entry does not exist.
     #[inline]
     pub fn child(&self, index: usize) -> u64 {
         let (_, payload) = self.entry(index);

@@ -1,16 +1,16 @@
-//! Whole trees: made from sorted rows, and checked.
+//! Whole trees: built from sorted rows, and checked.
 
 use std::collections::BTreeMap;
 
 use crate::edit::{Fences, entry_bytes, separator, size, written};
 use crate::{Node, ROOT, Seek};
 
-/// Share of a node, in percent, that is filled when a tree is made: the first rows to come split no
+/// Share of a node, in percent, that is filled when a tree is built: the first new rows split no
 /// node.
 const FILL_PERCENT: usize = 90;
 
-/// Makes the nodes of a tree of sorted rows, in nodes of at most `limit` bytes. `number` gives each
-/// node but the root a number of its own.
+/// Builds the nodes of a tree of sorted rows, in nodes of at most `limit` bytes. `number` gives
+/// each node but the root a unique number.
 ///
 /// # Panics
 /// If keys do not ascend, or `limit` is less than [`least_bytes`](crate::least_bytes) of the
@@ -24,8 +24,8 @@ pub fn build(
     above(0, parts(0, rows, limit), limit, &mut number)
 }
 
-/// Makes the inner nodes of a tree whose leaves are elsewhere: low fence and number of each are
-/// given. `number` and the result are as those of [`build`].
+/// Builds the inner nodes of a tree whose leaves are elsewhere, given the low fence and number of
+/// each leaf. `number` and the result are as in [`build`].
 ///
 /// # Panics
 /// If there are no leaves or their fences do not ascend, or `limit` is less than
@@ -42,7 +42,7 @@ pub fn build_above(
     above(1, parts(1, &entries, limit), limit, &mut number)
 }
 
-/// Numbers the nodes of a level, given with their low fences, and makes the levels above it.
+/// Numbers the nodes of a level, given with their low fences, and builds the levels above it.
 fn above(
     level: u8,
     mut made: Vec<(Vec<u8>, Vec<u8>)>,
@@ -67,7 +67,7 @@ fn above(
     nodes
 }
 
-/// Divides the entries of a level into nodes; gives each with its low fence.
+/// Divides the entries of a level into nodes; returns each node with its low fence.
 fn parts(level: u8, entries: &[(&[u8], &[u8])], limit: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let filled = limit * FILL_PERCENT / 100;
     let (mut parts, mut first, mut low) = (Vec::new(), 0, &[][..]);
@@ -103,10 +103,10 @@ pub struct Summary {
     pub levels: u8,
 }
 
-/// First reason why nodes are no tree.
+/// First reason why nodes do not form a tree.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Defect {
-    /// The bytes of a node are none, or not in order.
+    /// The bytes of a node are invalid or not in order.
     #[error("node {0} is no node")]
     Malformed(u64),
     /// A child has no node.
@@ -114,10 +114,10 @@ pub enum Defect {
     Missing {
         /// The parent.
         parent: u64,
-        /// The number that it names.
+        /// The number named by the parent.
         child: u64,
     },
-    /// A child is not one level lower, or its fences are not those of its entry.
+    /// A child is not one level lower, or its fences differ from the fences of its entry.
     #[error("node {child} does not fit below node {parent}")]
     Misplaced {
         /// The parent.
@@ -130,10 +130,10 @@ pub enum Defect {
     Unreached(u64),
 }
 
-/// Checks that nodes are a tree: every key lies in one leaf, in order, and each node is there once.
+/// Checks that nodes form a tree: every key lies in one leaf, in order, and each node occurs once.
 ///
 /// # Errors
-/// The first [`Defect`] that is found.
+/// The first [`Defect`] found.
 pub fn check(nodes: &BTreeMap<u64, Vec<u8>>) -> Result<Summary, Defect> {
     let mut summary = Summary::default();
     let Some(root) = nodes.get(&ROOT) else {
@@ -145,7 +145,7 @@ pub fn check(nodes: &BTreeMap<u64, Vec<u8>>) -> Result<Summary, Defect> {
         _ => Err(Defect::Malformed(id)),
     };
     sound(ROOT, root)?;
-    // Levels descend, so it ends; intervals differ, so no node is met twice.
+    // Levels descend, so the loop ends; intervals differ, so no node is met twice.
     let mut left = vec![(ROOT, root)];
     while let Some((id, bytes)) = left.pop() {
         let node = Node::read(bytes).ok_or(Defect::Malformed(id))?;

@@ -16,7 +16,7 @@ use crate::{Authority, AuthorityError, Version, Versioned};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// No server answers there; try again later, or correct the address.
+    /// No server answers at the address; try again later, or correct the address.
     #[error("the authority at {address} cannot be reached: {source}")]
     Unreachable {
         /// Address that was tried.
@@ -24,7 +24,7 @@ pub enum ConnectError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// TLS has failed, or something else speaks there; correct the configuration.
+    /// TLS has failed, or the peer speaks another protocol; correct the configuration.
     #[error("the authority at {address} and this process do not trust each other: {source}")]
     Untrusted {
         /// Address that was tried.
@@ -32,7 +32,7 @@ pub enum ConnectError {
         /// Error of the TLS or protocol layer.
         source: io::Error,
     },
-    /// A server answers, and refuses this client; correct the configuration.
+    /// The server refuses this client; correct the configuration.
     #[error("the authority at {address} refuses: {reason}")]
     Refused {
         /// Address that was tried.
@@ -40,7 +40,7 @@ pub enum ConnectError {
         /// Reason of the refusal.
         reason: Refusal,
     },
-    /// Another server answers than the one that this client stays with. Nothing changes that.
+    /// The answering server is not the server that this client stays with; permanent.
     #[error("another authority is at {address} than the one of this cluster")]
     Replaced {
         /// Address that was tried.
@@ -48,23 +48,23 @@ pub enum ConnectError {
     },
 }
 
-/// Servers that a client believes.
+/// Servers accepted by a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Believed {
-    /// Any; there was none yet.
+    /// Initial state: any server.
     #[default]
     Any,
-    /// Any; the last one had this id.
+    /// Any server; the last server had this id.
     Last(u64),
-    /// The one with this id.
+    /// Only the server with this id.
     Only(u64),
-    /// No server any more: another was in the place of the one that it stays with. Whichever is
-    /// there is told of the earlier one.
+    /// No server any more: a new server has replaced the server that the client stays with. The
+    /// client tells later servers at the address about the earlier server.
     None,
 }
 
 impl Believed {
-    /// Belief after a welcome of the server `life`.
+    /// State after a welcome of the server `life`.
     fn after(self, life: u64) -> Self {
         match self {
             Self::Any | Self::Last(_) => Self::Last(life),
@@ -73,7 +73,7 @@ impl Believed {
         }
     }
 
-    /// Belief of a client that stays with the last server.
+    /// State of a client that stays with the last server.
     fn fixed(self) -> Self {
         match self {
             Self::Last(life) => Self::Only(life),
@@ -82,17 +82,17 @@ impl Believed {
     }
 }
 
-/// What a client knows of the server that it stays with.
+/// How long the server that a client stays with has been silent.
 struct Hearing {
     env: Env,
-    /// Time at which the last question was asked that was answered.
+    /// Time at which the last answered question was asked.
     heard: Nanos,
-    /// Whether no process has listened there since: a server listens for as long as it lives.
+    /// Whether no process has listened at the address since: a server listens as long as it lives.
     has_ended: bool,
 }
 
-/// An authority in another process. Calls block for at most `patience`, twice that for reads, which
-/// are tried again on a new connection; one call at a time.
+/// Client of an authority in a server process. Calls block for at most `patience`, reads for twice
+/// `patience` because they are retried on a new connection; one call at a time.
 pub struct RemoteAuthority {
     address: Address,
     security: Security,
@@ -103,15 +103,15 @@ pub struct RemoteAuthority {
 }
 
 impl RemoteAuthority {
-    /// Authority at `address`. Connects on the first call, and again whenever the connection is
-    /// lost.
+    /// Creates a client of the authority at `address`. The client connects on the first call, and
+    /// again whenever the connection is lost.
     pub fn new(address: Address, security: Security, patience: Duration) -> Self {
         let (connection, believed) = (Mutex::default(), Mutex::default());
         Self { address, security, patience, connection, believed, hearing: Mutex::default() }
     }
 
-    /// Believes, from now on, only the server that has answered last. If another takes its place no
-    /// question is answered any more. Its silence is measured by the clock of `env`.
+    /// Accepts, from now on, only the server that has answered last. If a new server replaces it,
+    /// every call fails. The clock of `env` measures the server's silence.
     pub fn stay(&self, env: &Env) {
         let mut believed = self.believed();
         *believed = believed.fixed();
@@ -119,7 +119,7 @@ impl RemoteAuthority {
         *self.hearing() = Some(hearing);
     }
 
-    /// Whether another server is in the place of the one that this client stays with.
+    /// Whether a new server has replaced the server that this client stays with.
     pub fn is_replaced(&self) -> bool {
         *self.believed() == Believed::None
     }
@@ -132,7 +132,7 @@ impl RemoteAuthority {
         self.hearing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a question was answered, which was asked at `asked`.
+    /// Records an answer to a question asked at `asked`.
     fn note_answer(&self, asked: Option<Nanos>) {
         if let (Some(hearing), Some(asked)) = (&mut *self.hearing(), asked) {
             hearing.heard = hearing.heard.max(asked);
@@ -140,7 +140,7 @@ impl RemoteAuthority {
         }
     }
 
-    /// Notes that no connection can be made.
+    /// Records a failed connection attempt.
     fn note_failure(&self, error: &io::Error) {
         use io::ErrorKind::{ConnectionRefused, NotFound};
         if let Some(hearing) = &mut *self.hearing() {
@@ -148,7 +148,7 @@ impl RemoteAuthority {
         }
     }
 
-    /// Connects now, so that errors of the configuration are reported.
+    /// Connects now, to report configuration errors.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -179,8 +179,8 @@ impl RemoteAuthority {
                 let mut believed = self.believed();
                 *believed = believed.after(life);
                 if *believed == Believed::None {
-                    // Every server that comes here is told, by each call: one that was told has
-                    // ended, perhaps, and its successor begins without knowing anything.
+                    // Each call tells the present server again: the told server may have ended, and
+                    // a successor begins without the information.
                     let _ = wire::send(&mut stream, &Request::EarlierLife);
                     return Err(replaced());
                 }
@@ -207,7 +207,7 @@ impl RemoteAuthority {
                     wire::send(stream, &proof)?;
                 }
                 (Some(Reply::Welcome { life }), _) if trusted => return Ok(Ok(life)),
-                // A server without a key welcomes at once; a client with a key does not talk to it.
+                // A server without a key welcomes at once; a client with a key hangs up.
                 (Some(Reply::Welcome { .. }), _) => return Ok(Err(Refusal::Security)),
                 (Some(Reply::Refused(why)), _) => return Ok(Err(why)),
                 _ => return Ok(Err(Refusal::Garbage)),
@@ -215,7 +215,7 @@ impl RemoteAuthority {
         }
     }
 
-    /// Asks once. On failure the connection is dropped.
+    /// Sends one request and waits for the reply. On failure the connection is dropped.
     fn ask(&self, request: &Request) -> Result<Reply, AuthorityError> {
         let lost = AuthorityError::Unavailable;
         let asked = self.hearing().as_ref().map(|hearing| hearing.env.now());
@@ -231,7 +231,7 @@ impl RemoteAuthority {
         Ok(reply)
     }
 
-    /// Asks for a value; repeats a failed question once, which is safe for reads.
+    /// Reads a value; repeats a failed request once, which is safe for reads.
     fn find(&self, request: &Request) -> Result<Option<Versioned>, AuthorityError> {
         let again = |error| if self.is_replaced() { Err(error) } else { self.ask(request) };
         match self.ask(request).or_else(again)? {

@@ -1,31 +1,33 @@
-//! An authority in another process: a small server, and the client that meets the contract.
+//! An authority in a server process, and a client that implements the contract.
 //!
 //! # What it is
 //! [`AuthorityServer`] keeps the values of one [`EmbeddedAuthority`](crate::EmbeddedAuthority) and
-//! answers for it on a socket; [`RemoteAuthority`] is an [`Authority`](crate::Authority) that asks
-//! it. Every request is one frame, every answer one frame, in order, on a connection that the
-//! client keeps. Linearizable, because the server carries out one request after the other.
+//! serves them on a socket; [`RemoteAuthority`] is an [`Authority`](crate::Authority) on the client
+//! side, which asks the server. Every request and every answer is one frame, in order, on a
+//! connection that the client keeps. Linearizable, because the server carries requests out one by
+//! one.
 //!
 //! # What it is not
-//! Replicated, or kept on disk: its values end with its process. The feature `etcd` has an
-//! authority that is both.
+//! Replicated, or kept on disk: the values end with the server's process. The authority of the
+//! feature `etcd` is both.
 //!
 //! # Lives
-//! Each server has a random id, which it tells with its welcome. A client that
-//! [stays](RemoteAuthority::stay) with one server believes no other: a server that comes back
-//! without its values would contradict all that it had said.
+//! Each server sends a random id in its welcome. A client that [stays](RemoteAuthority::stay) with
+//! one server refuses other servers: a server that comes back without its values would contradict
+//! earlier answers.
 //!
 //! # Trust
-//! The rules are those of the `tcp` fabric, and so are keys and certificates ([`Security`]). Each
-//! side proves that it has the key by signing the whole handshake, under labels of its own, so no
-//! proof is good for anything else. Only processes of the same user can connect to a Unix socket.
+//! Rules, keys and certificates are the same as for the `tcp` fabric ([`Security`]). Each side
+//! proves possession of the key by signing the whole handshake, under a separate label, so a proof
+//! is useless elsewhere. Only processes of the same user can connect to a Unix socket.
 //!
 //! # Bounds
-//! A frame has at most [`MAX_VALUE_BYTES`] and a little, 256 bytes before the handshake is over.
-//! There are at most [`MAX_CONNECTIONS`] connections at a time, and [`MAX_GUESTS`] that have not
-//! passed their handshake, each with a thread. A client that does not pass it in 2 s, or does not
-//! take an answer in 10 s, is disconnected; a guest also if another one needs its place. An address
-//! that has its three quarters waits for its own guests, and holds up no other.
+//! A frame has at most [`MAX_VALUE_BYTES`] and a little, 256 bytes before the handshake is over. At
+//! most [`MAX_CONNECTIONS`] connections exist at a time, and [`MAX_GUESTS`] guests (connections
+//! before the end of the handshake), each with a thread. A client that does not pass the handshake
+//! in 2 s, or does not take an answer in 10 s, is disconnected; a guest also to make room for a new
+//! guest. An address with three quarters of the places waits for its own guests, and delays no
+//! other.
 
 mod client;
 mod server;
@@ -45,19 +47,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use server::{AuthorityServer, ServeError, listen_unix};
 pub use wire::Refusal;
 
-/// Version of the protocol. Both ends must have the same.
+/// Version of the protocol, equal on both ends.
 pub const VERSION: u16 = 3;
 /// Longest value in bytes. The catalogue of a thousand tables fits.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
 /// Longest key in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
-/// Largest number of admitted connections that a server has at a time.
+/// Largest number of admitted connections of a server at a time.
 pub const MAX_CONNECTIONS: usize = 256;
-/// Largest number of connections that have not passed the handshake, beside the others; three
-/// quarters of them from one address.
+/// Largest number of connections that have not passed the handshake, beside the admitted
+/// connections; at most three quarters from one address.
 pub const MAX_GUESTS: usize = 64;
 
-/// Address at which an authority listens.
+/// Listening address of an authority.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// A socket in the file system.
@@ -81,7 +83,7 @@ enum Listener {
 }
 
 impl Listener {
-    /// Whether a connection waits to be accepted, or comes before `patience` has passed.
+    /// Whether a connection is waiting to be accepted, or arrives before `patience` has passed.
     fn waits(&self, patience: Duration) -> bool {
         let listener = match self {
             Self::Unix(listener) => listener.as_fd(),
@@ -89,7 +91,7 @@ impl Listener {
         };
         let patience = Timespec::try_from(patience).ok();
         let mut polled = [PollFd::from_borrowed_fd(listener, PollFlags::IN)];
-        // A signal ends it early, which is as good as the end of the time.
+        // A signal ends the poll early, with the same effect as a timeout.
         matches!(poll(&mut polled, patience.as_ref()), Ok(1..))
     }
 
@@ -105,13 +107,13 @@ impl Listener {
     }
 }
 
-/// A connection of either kind.
+/// A connection over a Unix socket or TCP.
 enum Stream {
     Unix(UnixStream),
     Tcp(lotus_security::Stream),
 }
 
-/// Second handle of a connection, to end it from another thread.
+/// Second handle of a connection, for hanging up from another thread.
 enum Handle {
     Unix(UnixStream),
     Tcp(TcpStream),
@@ -144,14 +146,14 @@ impl Stream {
         }
     }
 
-    /// Whether the other side has closed the connection, and all that it had sent was read. Not
-    /// known of a socket in the file system.
+    /// Whether the peer has closed the connection, and the bytes that it had sent were read. Always
+    /// false for a Unix socket.
     fn is_closed(&self) -> bool {
         let Self::Tcp(stream) = self else { return false };
         let socket = stream.socket();
         let is_closed =
             socket.set_nonblocking(true).is_ok() && matches!(socket.peek(&mut [0]), Ok(0));
-        // Should this fail the next read fails, and the connection ends.
+        // If this fails, the next read fails, and the connection ends.
         let _ = socket.set_nonblocking(false);
         is_closed
     }
@@ -166,7 +168,7 @@ impl Stream {
 
 impl Handle {
     fn hang_up(&self) {
-        // A connection that has ended already is no error.
+        // A connection that has already ended is no error.
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(Shutdown::Both),
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),

@@ -1,4 +1,4 @@
-//! Server side of the remote authority: one thread that accepts, and one for each connection.
+//! Server side of the remote authority: an accepting thread, and a thread per connection.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -24,14 +24,14 @@ const GUEST_PATIENCE: Duration = Duration::from_secs(2);
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, as when the system has no socket left.
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
-/// Time between two looks for a guest that has left, while connections of its address wait.
+/// Interval of the checks for departed guests, while connections of their address wait.
 const LOOK: Duration = Duration::from_millis(10);
 /// Label of the server's proofs.
 pub(super) const SERVER: u64 = u64::from_le_bytes(*b"autserve");
 /// Label of the client's proofs.
 pub(super) const CLIENT: u64 = u64::from_le_bytes(*b"autclien");
 
-/// Reason why the server did not start. Correct the setting that the message names.
+/// Reason why the server did not start. Correct the setting named by the message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -39,7 +39,7 @@ pub enum ServeError {
     /// admitted.
     #[error("the authority is at {0}, beyond loopback, and needs a shared key or TLS")]
     NeedsKey(Address),
-    /// The port or socket is taken, or the address is not this machine's.
+    /// The port or socket is taken, or the address does not belong to this machine.
     #[error("the authority cannot listen at {address}: {source}")]
     Listen {
         /// Address to listen at.
@@ -49,7 +49,7 @@ pub enum ServeError {
     },
 }
 
-/// Server of an authority. Dropping it ends the authority, and all its connections.
+/// Server of an authority. Dropping the server ends the authority and the connections.
 pub struct AuthorityServer {
     shared: Arc<DoorState>,
     address: Address,
@@ -64,13 +64,13 @@ struct DoorState {
     guests: Mutex<Guests<u64>>,
     /// Time limit of a handshake.
     patience: Duration,
-    /// A guest was admitted, or is gone.
+    /// Signalled when a guest was admitted, or is gone.
     left: Condvar,
     /// Number of connections that have passed the handshake.
     admitted: AtomicUsize,
-    /// Number of connections that have not passed the handshake.
+    /// Number of refused connections; see [`AuthorityServer::refused`].
     refused: AtomicU64,
-    /// Id of this server among all that were ever here.
+    /// Random id, which distinguishes the server from earlier servers at the address.
     life: u64,
     /// Whether a client of an earlier server has called.
     earlier: AtomicBool,
@@ -78,7 +78,7 @@ struct DoorState {
 }
 
 impl AuthorityServer {
-    /// Listens at `address`. A port 0 stands for any that is free; see [`Self::address`].
+    /// Listens at `address`. Port 0 means any free port; see [`Self::address`].
     ///
     /// # Errors
     /// [`ServeError`].
@@ -86,7 +86,7 @@ impl AuthorityServer {
         Self::start_with(address, security, Rules::of(MAX_GUESTS), GUEST_PATIENCE, env)
     }
 
-    /// [`Self::start`] with these rules, and this time limit, for guests.
+    /// [`Self::start`] with explicit rules and handshake time limit for guests.
     fn start_with(
         address: Address,
         security: &Security,
@@ -128,20 +128,19 @@ impl AuthorityServer {
         Ok(Self { shared, address: bound, welcoming })
     }
 
-    /// Address at which it listens.
+    /// Listening address of the server.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Number of connections that were not admitted: another key or certificate, garbage, silence.
-    /// Clients that had hung up before they were answered do not count: if this process stands
-    /// still, its own clients do.
+    /// Number of refused connections: wrong key or certificate, garbage, silence. Clients that hung
+    /// up before an answer do not count: if this process is paused, its own clients hang up.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// Whether a client has called that belongs to an earlier server at this address: its values
-    /// have ended with it.
+    /// Whether a client of an earlier server at this address has called: the earlier server's
+    /// values have ended with that server.
     pub fn is_called_by_an_earlier_life(&self) -> bool {
         self.shared.earlier.load(Ordering::Relaxed)
     }
@@ -157,25 +156,25 @@ impl Drop for AuthorityServer {
         self.shared.ending.store(true, Ordering::Release);
         self.shared.left.notify_all();
         // Wakes the accepting thread. If the address cannot be reached, because the network has
-        // gone first, no client can come any more, and the thread is not waited for.
+        // gone first, no client can connect any more, and the thread is not joined.
         let woken = Stream::connect(&self.address, &Security::PlainAnywhere, GUEST_PATIENCE);
         if let (Ok(_), Some(thread)) = (woken, self.welcoming.take()) {
-            // A panic there has been reported already.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
         self.shared.connections().values().for_each(Handle::hang_up);
         if let Address::Unix(path) = &self.address {
-            // A socket file that stays is recognised as stale by the next server.
+            // The next server treats a leftover socket file as stale.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Creates a socket that only this user can connect to. Removes a stale one, at which no process
+/// Creates a socket for connections of this user only. Removes a stale socket, at which no process
 /// answers.
 ///
 /// # Errors
-/// The path cannot be made, or another process listens there.
+/// The path cannot be made, or a process listens at the path.
 pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     if path.exists() {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -183,7 +182,7 @@ pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
         }
         std::fs::remove_file(path)?;
     }
-    // Bound under another name, so that no client finds it before its permissions are set.
+    // Bound under a temporary name: no client connects before the permissions are set.
     let hidden = PathBuf::from(format!("{}.new", path.display()));
     let _ = std::fs::remove_file(&hidden);
     let listener = UnixListener::bind(&hidden)?;
@@ -209,7 +208,7 @@ impl DoorState {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// Takes a place for guest `number`, as soon as there is one.
+    /// Takes a place for guest `number`, as soon as a place is free.
     fn enter(&self, number: u64, source: Source) {
         let mut guests = self.guests();
         while !self.is_ending() {
@@ -227,8 +226,8 @@ impl DoorState {
         }
     }
 
-    /// Takes the next connection out of the lines, and makes it guest `number`; `None` for surplus,
-    /// which is closed. The error is the time until a guest may be replaced; a guest that leaves
+    /// Takes the next connection out of the lines, and makes it guest `number`; `None` for a closed
+    /// surplus connection. The error is the time until a guest may be replaced; a departing guest
     /// makes room earlier.
     fn turn(&self, number: u64, lines: &mut Lines<Stream>) -> Result<Option<Stream>, Duration> {
         let (mut guests, now) = (self.guests(), self.now());
@@ -242,11 +241,11 @@ impl DoorState {
         }
     }
 
-    /// Ends a guest, for another one.
+    /// Closes the connection of a guest, to make room for another guest.
     fn close(&self, guests: &mut Guests<u64>, guest: u64) {
         guests.leave(guest);
         self.refused.fetch_add(1, Ordering::Relaxed);
-        // Its thread finds the connection ended.
+        // The guest's thread finds the connection ended.
         self.connections().get(&guest).iter().for_each(|handle| handle.hang_up());
     }
 
@@ -255,15 +254,15 @@ impl DoorState {
         self.left.notify_all();
     }
 
-    /// Waits for a while, as after a failure of the system.
+    /// Waits for a while, after a failure of the system.
     fn pause(&self) {
-        // It ends early when a guest leaves, which frees a file.
+        // The wait ends early when a guest leaves, which frees a file descriptor.
         drop(self.left.wait_timeout(self.guests(), OUT_OF_SOCKETS));
     }
 }
 
-/// Accepts connections until the server ends. One of an address that has its share of the places
-/// waits in the line of its address, and others are accepted meanwhile.
+/// Accepts connections until the server ends. Connections of an address that has its share of the
+/// places wait in a line per address, and other connections are accepted meanwhile.
 fn welcome(shared: &Arc<DoorState>, listener: &Listener) {
     let (mut lines, mut number) = (Lines::default(), 0);
     while !shared.is_ending() {
@@ -303,7 +302,7 @@ fn welcome(shared: &Arc<DoorState>, listener: &Listener) {
     }
 }
 
-/// Starts the thread of guest `number`, which has its place.
+/// Starts the thread of guest `number`, already in its place.
 fn begin(shared: &Arc<DoorState>, number: u64, mut stream: Stream) {
     let patient = stream.set_patience(Some(shared.patience), WRITE_PATIENCE);
     let Ok(theirs) = patient.and_then(|()| stream.handle()) else { return shared.leave(number) };
@@ -344,7 +343,7 @@ impl Drop for Admission<'_> {
     }
 }
 
-/// A stream that is read until a moment, however many reads that takes.
+/// A stream with one deadline for all of its reads.
 struct Timely<'s> {
     stream: &'s mut Stream,
     until: Nanos,
@@ -362,7 +361,7 @@ impl Read for Timely<'_> {
     }
 }
 
-/// The handshake; an error ends the connection.
+/// Performs the handshake; an error ends the connection.
 fn greet<'s>(shared: &'s DoorState, number: u64, stream: &mut Stream) -> io::Result<Admission<'s>> {
     let admitted = match (check(shared, number, stream), &*stream) {
         // The client would not understand an answer within TLS.
@@ -401,7 +400,7 @@ fn check(shared: &DoorState, number: u64, stream: &mut Stream) -> io::Result<Res
     let (words, nonce) = (hello.words(), nonce()?);
     let challenge = Reply::Challenge { nonce, proof: key.sign(SERVER, &words, nonce) };
     wire::send(stream, &challenge)?;
-    // A client with another key hangs up on the server's proof.
+    // A client with another key hangs up after the server's proof.
     let second = wire::receive(&mut Timely { stream, until, env }, MAX_GUEST_BYTES);
     let second = second.map_err(|error| match has_hung_up(&error) {
         true => io::ErrorKind::PermissionDenied.into(),

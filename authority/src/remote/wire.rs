@@ -1,10 +1,10 @@
-//! Messages between client and server: frames, each behind its length in 32 bits, little-endian.
+//! Messages between client and server: frames, behind a length in 32 bits, little-endian.
 //!
-//! A frame is one message as `postcard` encodes it. Lengths are checked against a limit before
-//! anything is read, and a frame with missing or surplus bytes is refused.
+//! A frame is one message encoded by `postcard`. Lengths are checked against a limit before the
+//! frame is read, and a frame with missing or surplus bytes is refused.
 //!
-//! The hello and a refusal stay the first of their kinds, with these fields, in every version: by
-//! them two versions tell each other apart.
+//! The hello and a refusal stay the first variants of their enums, with these fields, in every
+//! version, so that different versions recognise each other.
 
 use std::io::{self, Read, Write};
 
@@ -28,10 +28,10 @@ pub(super) type Words4 = [u64; 4];
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Something else speaks there.
+    /// The peer speaks a different protocol.
     #[error("it does not speak the authority's protocol")]
     Garbage,
-    /// Versions differ; both ends must run the same.
+    /// Versions differ; run one version on both ends.
     #[error("it speaks another version of the authority's protocol")]
     Version,
     /// Only one side demands a key or TLS; configure both alike.
@@ -49,7 +49,7 @@ pub enum Refusal {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) version: u16,
-    /// Whether it has a key.
+    /// Whether the client has a key.
     pub(super) secured: bool,
     pub(super) nonce: Words4,
 }
@@ -90,10 +90,10 @@ pub(super) enum Reply {
         proof: Words4,
     },
     Welcome {
-        /// Id of this authority: one that comes back without its values has another.
+        /// Id of this server: a server that lost its values has a new id.
         life: u64,
     },
-    /// There is no value, or no newer one.
+    /// No value exists, or no newer value.
     Nothing,
     Found(Versioned),
     Swapped(Version),
@@ -101,7 +101,7 @@ pub(super) enum Reply {
 }
 
 impl Request {
-    /// Whether key and value are no longer than they may be.
+    /// Whether key and value are within their limits.
     pub(super) fn keeps_limits(&self) -> bool {
         let (key, value) = match self {
             Self::Hello(_) | Self::Proof(_) | Self::EarlierLife => return true,

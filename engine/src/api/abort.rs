@@ -1,4 +1,5 @@
-//! Reasons of a transaction's body not to commit, and the rule by which its end is judged.
+//! Reasons of a transaction's body not to commit, and the rule that decides whether an attempt
+//! commits.
 
 use lotus_mvcc::table::SizeError;
 use lotus_rows::RowError;
@@ -7,23 +8,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::error::TxnError;
 
-/// Reason for a transaction's body not to commit. `E` is its author's own error.
+/// Reason for a transaction's body not to commit. `E` is the error type of the body's author.
 ///
-/// It is the error type for a body that runs both in this process ([`Cluster::run`]) and as a
-/// stored transaction, and for any body that refuses by rules of its own.
+/// The error type for a body that runs both in this process ([`Cluster::run`]) and as a stored
+/// transaction, and for any body that refuses by rules of its own.
 ///
 /// [`Cluster::run`]: crate::Cluster::run
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Abort<E = Never> {
-    /// An error of the engine; the transaction is tried again where that may help.
+    /// An error of the engine; the transaction is retried if a retry may help.
     #[error(transparent)]
     Engine(#[from] TxnError),
-    /// An error by the transaction's own rules. It is never tried again.
+    /// An error by the transaction's own rules. Never retried.
     #[error(transparent)]
     Application(E),
 }
 
-/// Error of a body that refuses by no rule of its own: there is none.
+/// Error type, without values, of a body that refuses by no rule of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum Never {}
 
@@ -46,14 +47,14 @@ impl<E> From<RowError> for Abort<E> {
 }
 
 impl<E> Abort<E> {
-    /// Decides whether an attempt commits, by the result of its body and the error of the engine
-    /// that had ended it by then, if one had ([`Transaction::ended_by`]). `Ok` says that it does.
+    /// Decides whether an attempt commits, by the result of its body and the engine's error that
+    /// had ended the attempt by then, if any ([`Transaction::ended_by`]). `Ok` means commit.
     ///
-    /// A body may have converted the engine's error, or passed over it. So an attempt that has
-    /// ended never commits, and a retryable error is the engine's whatever the body has made of it.
+    /// A body may have converted or ignored the engine's error. So an attempt that has ended never
+    /// commits, and a retryable error of the engine is returned whatever error the body returns.
     ///
     /// # Errors
-    /// The reason not to commit: [`Abort::Engine`] is to be retried if it is retryable.
+    /// The reason not to commit. The caller retries after a retryable [`Abort::Engine`].
     ///
     /// [`Transaction::ended_by`]: crate::Transaction::ended_by
     #[inline]

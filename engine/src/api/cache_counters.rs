@@ -7,7 +7,7 @@ use std::ops::{AddAssign, Sub};
 pub struct Hits {
     /// Number of look-ups.
     pub lookups: u64,
-    /// Number of look-ups that the cache could answer.
+    /// Number of look-ups answered by the cache.
     pub hits: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct CacheCounters {
     pub version_tables: Hits,
     /// The address cache, asked after a miss in the version table cache (LOTUS §5).
     pub addresses: Hits,
-    /// Lock requests; one for a shard that the node itself owns counts as a hit (LOTUS §4.3).
+    /// Lock requests; a request for a shard of the node itself counts as a hit (LOTUS §4.3).
     pub locks: Hits,
 }
 

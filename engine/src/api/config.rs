@@ -16,7 +16,7 @@ use crate::api::error::ClusterError;
 /// Limit of a version table cache, in rows: 72 GiB.
 const MAX_VERSION_TABLES: usize = 1 << 30;
 
-/// Entries of a queue of `declock`: at least, and at most.
+/// Minimum and maximum number of entries in a queue of `declock`.
 const ENTRIES: (usize, usize) =
     (Declock::PUBLISHED_ENTRIES as usize, DeclockFields::MAX_CAPACITY as usize);
 
@@ -26,24 +26,26 @@ const MIN_LEASE: Duration = Duration::from_micros(100);
 /// Version that a serializable read-write transaction reads under its lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReadRule {
-    /// The newest: the lock keeps it current, so that no abort is needed.
+    /// The newest: the lock keeps the version current, so no abort is needed.
     #[default]
     Latest,
-    /// The newest up to T_start; aborts if there is a newer one (LOTUS §5.1, phase 1).
+    /// The newest up to T_start; aborts if a newer version exists (LOTUS §5.1, phase 1).
     Snapshot,
 }
 
 /// Order in which a commit makes its versions visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum VisibleOrder {
-    /// All backups, wait, then the primaries: versions that were read survive a coordinator (H3).
+    /// Backups first, then, after a wait, the primaries: a version that was read survives its
+    /// coordinator (H3).
     #[default]
     BackupsFirst,
-    /// All at once, as in LOTUS §5.1. For comparison: a crash can take back what was read.
+    /// Backups and primaries at once, as in LOTUS §5.1. For comparison: a crash can take back a
+    /// version that was read.
     AllAtOnce,
 }
 
-/// Kind of locks that the cluster uses.
+/// Kind of the cluster's locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LockKind {
     /// Lock tables on compute nodes (LOTUS §4.1).
@@ -51,20 +53,19 @@ pub enum LockKind {
     Lotus,
     /// Compare-and-swap spin locks on memory nodes: the baseline that LOTUS argues against.
     Cas,
-    /// Tickets on memory nodes (DSLR §4): readers share, and writers have their turns in order.
+    /// Tickets on memory nodes (DSLR §4): readers share, and writers take turns in order.
     Dslr,
     /// Queues of writers on memory nodes, handed on by messages (ShiftLock §3); readers share.
     ShiftLock,
     /// Queues of all requests on memory nodes, handed on by messages (DecLock §4); readers share.
     /// Each queue has an entry for every coroutine slot of the cluster.
     Declock,
-    /// The idealized lock on memory nodes (LOTUS §8.4): a bound for comparison, and not a lock. It
-    /// excludes nothing, so updates are lost. Needs a build with the feature `sabotage`, and no
-    /// lease.
+    /// The idealized lock on memory nodes (LOTUS §8.4): a bound for comparison, not a lock. Without
+    /// mutual exclusion, updates are lost. Needs a build with the feature `sabotage`, and no lease.
     IdealRdma,
 }
 
-/// Treatment of a request that meets a lock held by another transaction.
+/// Treatment of a request for a lock that another transaction holds.
 pub use lotus_locktable::LockWait;
 
 /// Source of timestamps.
@@ -83,19 +84,19 @@ pub enum Retention {
     /// The version stays in place until no snapshot needs it, within bounds (DESIGN §7, H13).
     #[default]
     UntilUnneeded,
-    /// The version is overwritten, as in LOTUS §7.1. For comparison: readers of rows that are often
-    /// written must start again.
+    /// The version is overwritten, as in LOTUS §7.1. For comparison: readers of frequently written
+    /// rows must start again.
     None,
 }
 
-/// What the address caches of compute nodes hold when the first transaction begins.
+/// Contents of the compute nodes' address caches when the first transaction begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Addresses {
-    /// Nothing: the place of a row is learned by the first search for it.
+    /// Empty: the first search for a row learns the row's place.
     #[default]
     Cold,
-    /// The places of all rows that were loaded, on all compute nodes of the process that has loaded
-    /// them. For comparison: a short run is then as one that has gone on for long.
+    /// The places of all loaded rows, on all compute nodes of the process that has loaded the rows.
+    /// For comparison: makes a short run like a long one.
     Warm,
 }
 
@@ -118,40 +119,41 @@ pub struct Config {
     pub coroutines: usize,
     /// Bytes of each compute node's lock table; default 32 MiB (LOTUS §8.1).
     pub lock_table_bytes: usize,
-    /// CVTs that each compute node caches, of the shards it owns; default 64 K, 0 for no cache
-    /// (LOTUS §8.1). Takes 72 bytes each, more if tables have more than two versions of a row.
-    /// Needs [`LockKind::Lotus`].
+    /// CVTs of its own shards that a compute node caches; default 64 K, 0 for no cache (LOTUS
+    /// §8.1). A CVT takes 72 bytes, more if tables have more than two versions of a row. Needs
+    /// [`LockKind::Lotus`].
     pub version_table_cache: usize,
-    /// Limit of one memory node's memory, in bytes; default 16 GiB. Backed only as it is used.
+    /// Limit of one memory node's memory, in bytes; default 16 GiB. Backed only as used.
     pub memory_limit: u64,
-    /// Limit of the rows that one transaction writes; default 512.
+    /// Limit of the rows written by one transaction; default 512.
     pub max_writes: u16,
-    /// Time that a commit keeps trying before it reports `Unknown`; default 5 s.
+    /// Time for which a commit retries before it reports `Unknown`; default 5 s.
     pub commit_timeout: Duration,
-    /// Time that a transaction waits for locks, with each execution: for answers of their owners,
-    /// and with [`LockWait::Ordered`] for their holders. Default 1 s.
+    /// Time for which an execution of a transaction waits for locks: for answers of the owners, and
+    /// with [`LockWait::Ordered`] for the holders. Default 1 s.
     pub lock_timeout: Duration,
-    /// Time in which a transaction of [`Cluster::run`](crate::Cluster::run) has to begin its
-    /// commit, all attempts together, from when a coordinator takes it up; `None` for ever. A body
-    /// that waits for what never comes is dropped then, so that its slot and locks are free again.
-    /// Default 60 s; [`TxnOptions::timeout`](crate::TxnOptions::timeout) sets that of one
-    /// transaction.
+    /// Time within which a transaction of [`Cluster::run`](crate::Cluster::run) must begin its
+    /// commit, all attempts together, counted from its start at a coordinator; `None` for ever.
+    /// After this time the body is dropped, and slot and locks are free again, even if the body
+    /// waits for ever. Default 60 s; [`TxnOptions::timeout`](crate::TxnOptions::timeout) overrides
+    /// the limit for one transaction.
     pub transaction_timeout: Option<Duration>,
-    /// Time that transactions and jobs have to end by themselves when the cluster is stopped or
-    /// dropped; default 10 s. See [`Cluster::stop`](crate::Cluster::stop).
+    /// Time within which transactions and jobs must end by themselves when the cluster is stopped
+    /// or dropped; default 10 s. See [`Cluster::stop`](crate::Cluster::stop).
     pub stop_timeout: Duration,
-    /// Time for which code of a transaction may block a coordinator's thread before its compute
-    /// node gives itself up, if there is a lease and another compute node to take its place;
-    /// default 10 s. Until then it goes on beating.
+    /// Time for which code of a transaction may block a coordinator's thread before the compute
+    /// node gives itself up, if there is a lease and another compute node to take over; default
+    /// 10 s. Until then the node goes on beating.
     pub block_limit: Duration,
     /// Seed of all randomness; default 0.
     pub seed: u64,
-    /// Bits of the names of rows; default 64, all of them. With fewer, many rows share a name, and
-    /// with it a lock and a chain of buckets: for tests of rows that do. Alike in all processes.
+    /// Bits of the names of rows; default 64, the full name. With fewer bits, many rows share a
+    /// name, and so a lock and a chain of buckets: for tests of shared names. Equal in all
+    /// processes.
     pub name_bits: u32,
     /// Secret of the names of rows, in a cluster that begins without a snapshot; `None`, the
-    /// default, to draw one, in simulation from the seed. To be given where a run on real machines
-    /// is to be repeated, and nowhere else: by the secret one finds keys that share a name.
+    /// default, to draw a secret, in simulation from the seed. Set the secret only to repeat a run
+    /// on real machines: knowledge of the secret suffices to find keys that share a name.
     pub name_secret: Option<Secret>,
     /// See [`ReadRule`].
     pub read_rule: ReadRule,
@@ -159,7 +161,7 @@ pub struct Config {
     pub visible_order: VisibleOrder,
     /// See [`LockKind`].
     pub locks: LockKind,
-    /// See [`LockWait`]; has no effect on locks on memory nodes, which wait in order.
+    /// See [`LockWait`]; no effect on locks on memory nodes, which wait in order.
     pub lock_wait: LockWait,
     /// See [`TimestampKind`].
     pub timestamps: TimestampKind,
@@ -169,16 +171,18 @@ pub struct Config {
     pub retention: Retention,
     /// See [`Addresses`].
     pub addresses: Addresses,
-    /// Interval at which each compute node publishes the oldest snapshot it may read; default 1 ms.
+    /// Interval at which a compute node publishes the oldest snapshot that it may read; default
+    /// 1 ms.
     pub horizon_interval: Duration,
-    /// Time that a compute node may be silent before the others expel it and recover its
-    /// transactions; `None`, the default, for ever. 20 ms suffice where threads have cores of their
-    /// own; elsewhere use at least 500 ms.
+    /// Time for which a compute node may be silent before the other nodes expel it and recover its
+    /// transactions; `None`, the default, for ever. 20 ms suffice if every thread has its own core;
+    /// otherwise use at least 500 ms.
     pub lease: Option<Duration>,
-    /// Time that an owner giving a shard away waits for transactions that hold its locks, before it
-    /// asks those that are not committing to give up; default 10 ms (LOTUS §4.3).
+    /// Time for which an owner that gives a shard away waits for transactions that hold the shard's
+    /// locks, before it asks the transactions that are not committing to give up; default 10 ms
+    /// (LOTUS §4.3).
     pub drain_patience: Duration,
-    /// Interval at which compute nodes compare their loads, so that an overloaded one gives shards
+    /// Interval at which compute nodes compare their loads, so that an overloaded node gives shards
     /// away (LOTUS §4.3); `None`, the default, for never. The paper has 100 ms. Needs
     /// [`LockKind::Lotus`].
     pub balance: Option<Duration>,
@@ -225,25 +229,25 @@ fn setting(ok: bool, sentence: &str) -> Result<(), ClusterError> {
 }
 
 impl Config {
-    /// Coroutine slots on each compute node: first those of the applications, then one of its own
-    /// for each coordinator.
+    /// Number of coroutine slots on a compute node: first the slots for applications, then one
+    /// upkeep slot for each coordinator.
     pub(crate) fn slots(&self) -> usize {
         self.threads.saturating_mul(self.coroutines.saturating_add(1))
     }
 
-    /// Whether a slot of this number is a coordinator's own: for purges, trims and filling, which
-    /// no client waits for.
+    /// Whether slot number `slot` is a coordinator's own, for upkeep: purges, trims and filling,
+    /// which no client waits for.
     pub(crate) fn is_upkeep(&self, slot: u16) -> bool {
         usize::from(slot) >= self.threads.saturating_mul(self.coroutines)
     }
 
-    /// Those of all compute nodes together.
+    /// Number of coroutine slots on all compute nodes together.
     fn all_slots(&self) -> usize {
         self.compute_nodes.saturating_mul(self.slots())
     }
 
     /// The lock system of the memory nodes; `None` with LOTUS's locks. The words of the idealized
-    /// lock are like those of `cas`: of eight bytes, and zero while nothing uses them.
+    /// lock are like the words of `cas`: eight bytes, and zero while not in use.
     pub(crate) fn memory_locks(&self) -> Option<Choice> {
         let kind = match self.locks {
             LockKind::Lotus => return None,
@@ -252,12 +256,13 @@ impl Config {
             LockKind::ShiftLock => Kind::ShiftLock,
             LockKind::Declock => Kind::Declock,
         };
-        // One for each slot, and one more: a header counts less than twice as many as entries.
+        // An entry for each slot, and one more: a header counts less than twice as many requests as
+        // the queue has entries.
         let entries = self.all_slots().saturating_add(1).clamp(ENTRIES.0, ENTRIES.1);
         Some(Choice { entries: entries.next_power_of_two() as u32, ..Choice::of(kind) })
     }
 
-    /// Checks what the idealized lock asks for, if it is used.
+    /// Checks the requirements of the idealized lock, if configured.
     fn check_ideal(&self) -> Result<(), ClusterError> {
         let is_used = self.locks == LockKind::IdealRdma;
         setting(
@@ -302,7 +307,7 @@ impl Config {
             self.locks == LockKind::Lotus || self.threads <= lanes,
             &format!("with locks on memory nodes a compute node has at most {lanes} coordinators"),
         )?;
-        // A slot may leave a ghost behind, and ask again.
+        // A slot may leave a ghost request behind, and request the lock again.
         let requests = self.all_slots().saturating_mul(2);
         let counted = self.memory_locks().and_then(Choice::capacity);
         let counted = counted.map_or(usize::MAX, |counted| counted as usize);

@@ -1,11 +1,12 @@
 //! Isolation levels of transactions.
 
-/// Effects of other transactions that a read-write transaction may see (LOTUS §5.2).
+/// Isolation level of a read-write transaction (LOTUS §5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Isolation {
-    /// The same effects as if transactions ran one after another.
+    /// Transactions take effect as if run one after the other.
     #[default]
     Serializable,
-    /// All reads come from one snapshot; a row written since by another transaction conflicts.
+    /// Reads come from a single snapshot; a row that another transaction has written since the
+    /// snapshot conflicts.
     Snapshot,
 }

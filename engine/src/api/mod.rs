@@ -1,6 +1,6 @@
-//! Configuration, errors and data types that callers see.
+//! Configuration, errors and data types of the public interface.
 //!
-//! The lowest floor: imports nothing of this crate.
+//! The lowest floor: imports no other folder of this crate.
 
 pub(crate) mod abort;
 pub(crate) mod cache_counters;

@@ -7,22 +7,22 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Moved {
-    /// Time for which no node granted locks of the shards: from the stop to the receiver's answer,
-    /// by the giver's clock.
+    /// Time without an owner that grants locks of the shards: from the stop to the receiver's
+    /// answer, by the giver's clock.
     pub interruption: Duration,
-    /// Number of attempts that were asked to give up.
+    /// Number of attempts asked to give up.
     pub stragglers: usize,
 }
 
-/// Hand-overs of one or all compute nodes since they were started.
+/// Hand-overs since the start, of one compute node or of several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MoveCounters {
     /// Completed hand-overs.
     pub hand_overs: u64,
-    /// Shards given away by them.
+    /// Shards given away by completed hand-overs.
     pub shards: u64,
-    /// Attempts that were asked to give up.
+    /// Attempts asked to give up.
     pub stragglers: u64,
     /// Sum of all [interruptions](Moved::interruption).
     pub interrupted: Duration,
@@ -56,16 +56,16 @@ impl std::ops::AddAssign for MoveCounters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MoveError {
-    /// There is no such compute node; name another.
+    /// The compute node does not exist; name a different one.
     #[error("there is no compute node {0}")]
     NoSuchNode(usize),
     /// Locks on memory nodes have no owners; configure LOTUS's locks.
     #[error("only LOTUS's locks belong to compute nodes")]
     NoOwners,
-    /// Another node owns the shard by now. Ask again.
+    /// The shard has a new owner by now. Ask again.
     #[error("shard {} is not this node's to give", .0.raw())]
     NotOwner(ShardId),
-    /// The receiver does not answer. Nothing has changed; name another, or try later.
+    /// The receiver does not answer. Nothing has changed; name a different receiver, or try later.
     #[error("the receiver does not answer")]
     Unreachable,
     /// A lock was not released in time: its holder is dead, or its commit does not end. The owner
@@ -79,11 +79,11 @@ pub enum MoveError {
     #[error("a shard has used up its epochs")]
     Exhausted,
     /// The owner is in another process and does not answer, or this node has failed. The shards may
-    /// have moved, or may yet: look up their owners.
+    /// have moved, or may move later: look up their owners.
     #[error("the owner of the shards does not answer")]
     NoAnswer,
-    /// The caller's thread cannot wait for a move: it is a coordinator's, in a transaction's code.
-    /// Nothing was begun.
+    /// The call was made in a transaction's code, and a coordinator's thread cannot wait for a
+    /// move. Nothing was begun.
     #[error("{0}")]
     Misuse(&'static str),
 }

@@ -1,4 +1,4 @@
-//! How one transaction is run.
+//! Options of a single transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::api::isolation::Isolation;
 pub struct TxnOptions {
     /// `None` for a read-only transaction.
     pub(crate) isolation: Option<Isolation>,
-    /// Its own time limit.
+    /// Time limit; `None` for the cluster's.
     pub(crate) timeout: Option<Duration>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) at: Option<(TableId, PrimaryKey)>,
@@ -32,12 +32,12 @@ impl TxnOptions {
         Self { isolation: Some(isolation), timeout: None, name: None, at: None }
     }
 
-    /// A transaction that only reads: one snapshot, no locks.
+    /// A read-only transaction: one snapshot, no locks.
     pub fn read_only() -> Self {
         Self { isolation: None, timeout: None, name: None, at: None }
     }
 
-    /// Time in which it has to begin its commit, all attempts together, in place of
+    /// Time within which the transaction must begin its commit, all attempts together, in place of
     /// [`ClusterBuilder::transaction_timeout`](crate::ClusterBuilder::transaction_timeout).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -45,15 +45,16 @@ impl TxnOptions {
         self
     }
 
-    /// Name by which errors and the log call it. Without one they name the line of the program that
-    /// submits it.
+    /// Name of the transaction in errors and in the log; by default the line of the program that
+    /// submits the transaction.
     #[must_use]
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Runs it on the compute node that owns the locks of a row, where they cost no message.
+    /// Runs the transaction on the compute node that owns the locks of a row, where locking costs
+    /// no message.
     #[must_use]
     pub fn at(mut self, table: TableId, key: impl Into<PrimaryKey>) -> Self {
         self.at = Some((table, key.into()));

@@ -1,8 +1,7 @@
-//! Rows as errors name them.
+//! Names of rows in errors.
 //!
-//! Conflicts are errors that most callers never see, since the transaction is repeated. So a name
-//! of a row of a hash table takes no memory of its own, and what it shows is put together when it
-//! is shown.
+//! Most callers never see a conflict, since the transaction is repeated. So the name of a row of a
+//! hash table allocates no memory, and its text is put together only when the name is formatted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,16 +10,16 @@ use lotus_fabric::ids::TableId;
 use lotus_mvcc::shown::{ShownKey, ShownName};
 use lotus_mvcc::{PrimaryKey, TableDef};
 
-/// Row that an error is about, in the application's terms: the name of its table, its whole key,
-/// and its item, if the transaction has one for it.
+/// Row of an error, in the application's terms: the name of the table, the whole key, and the row's
+/// item in the transaction, if any.
 ///
-/// Names of one key are equal, whatever else is known of the row.
+/// Names compare by key alone; table and item do not count.
 #[derive(Clone)]
 pub struct RowName(Known);
 
 #[derive(Clone)]
 enum Known {
-    /// A row of a table that is not known by name.
+    /// A row of a table whose name is not known.
     Key(PrimaryKey),
     /// A row of a hash table, and the place of its item in the transaction.
     Item { table: Arc<TableDef>, key: PrimaryKey, item: u32 },
@@ -31,9 +30,9 @@ enum Known {
 #[derive(Clone, Default)]
 struct Other {
     table: Option<Arc<TableDef>>,
-    /// The key; empty if all that is known is a node of an ordered table.
+    /// The key; empty if only a node of an ordered table is known.
     key: Vec<u8>,
-    /// The node that the key was looked for in.
+    /// The node in which the key was looked for.
     node: Option<PrimaryKey>,
 }
 
@@ -49,13 +48,13 @@ impl RowName {
         Self(Known::Item { table: Arc::clone(table), key, item })
     }
 
-    /// Name of a row that is in a node of an ordered table; `key` is empty if it is not known.
+    /// Name of a row in a node of an ordered table; `key` is empty if not known.
     pub(crate) fn in_node(table: &Arc<TableDef>, key: &[u8], node: PrimaryKey) -> Self {
         let (table, key) = (Some(Arc::clone(table)), key.to_vec());
         Self(Known::Other(Box::new(Other { table, key, node: Some(node) })))
     }
 
-    /// Names the row that was looked for if this is about `node`, or if no key is known.
+    /// Sets the key to the key looked for, if this name is about `node`, or has no key.
     pub(crate) fn sought(&mut self, node: &PrimaryKey, key: &[u8]) {
         if let Known::Other(known) = &mut self.0
             && (known.node.as_ref() == Some(node) || known.key.is_empty())
@@ -64,8 +63,8 @@ impl RowName {
         }
     }
 
-    /// Returns the key as the application wrote it, or the bytes that it was encoded as. Empty if
-    /// the error is about rows of an ordered table of which none can be named.
+    /// Returns the key as the application wrote it, or its encoded bytes. Empty if the error is
+    /// about rows of an ordered table and no single row can be named.
     pub fn key(&self) -> &[u8] {
         match &self.0 {
             Known::Key(key) | Known::Item { key, .. } => key.as_bytes(),
@@ -91,7 +90,7 @@ impl RowName {
         }
     }
 
-    /// The table, by its name or else by its number.
+    /// The table, by name if known, otherwise by number.
     pub(crate) fn table(&self, table: TableId) -> impl fmt::Display + use<> {
         match self.table_name() {
             Some(name) => format!("table {}", ShownName(name)),

@@ -1,4 +1,4 @@
-//! Address of a coordinator, and what holds it up.
+//! Address of a coordinator, and application code that holds up a coordinator.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Seat {
     /// Place of the compute node, from zero.
     pub compute_node: usize,
-    /// Number of the coordinator on that node, from zero.
+    /// Number of the coordinator on the node, from zero.
     pub thread: usize,
 }
 
@@ -17,8 +17,8 @@ pub struct Seat {
 pub struct HeldUp {
     /// The coordinator.
     pub seat: Seat,
-    /// Name of the transaction or job, or the line of the program that has submitted it.
+    /// Name of the transaction or job, or the line of the program that submitted it.
     pub what: String,
-    /// Time for which it is known to have done so.
+    /// Time for which the code is known to have held up the thread.
     pub since: Duration,
 }

@@ -1,7 +1,7 @@
 //! Invariants of the memory nodes and lock tables that hold when no transaction runs.
 //!
-//! Every check reads the memory itself, through a lane like any other, and trusts no state of the
-//! coordinators. Run it only while nothing else runs.
+//! Every check reads the memory itself, through an ordinary lane, and trusts no state of the
+//! coordinators. Run the audit only while nothing else runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,10 +40,10 @@ pub struct Finding {
     pub detail: String,
 }
 
-/// Memory allocated to the tables. Slabs that were given back are not.
+/// Memory allocated to the tables. Slabs that were given back do not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryUse {
-    /// Bytes allocated in all groups, counting one replica of each.
+    /// Bytes allocated in all groups, for one replica per group.
     pub replica_bytes: u64,
     /// Bytes allocated on all memory nodes together, logs not included.
     pub total_bytes: u64,
@@ -58,7 +58,7 @@ impl<M: Machines> Cluster<M> {
     /// INVISIBLE, differ between replicas, and are locked, although all commits were reported.
     ///
     /// # Errors
-    /// If the memory nodes cannot be read. Violations are no errors: they are in the findings.
+    /// If the memory nodes cannot be read. Violations are not errors: they are in the findings.
     pub fn audit(&self) -> Result<Vec<Finding>, ClusterError> {
         let shared = &*self.shared;
         let (placement, groups) = (&shared.surviving(), shared.placement.group_count());
@@ -92,8 +92,8 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Visits the newest version of every existing row of a table, for an audit, when nothing runs:
-    /// beside writers it shows some of their rows before and some after the write. Let the cluster
-    /// [settle](Cluster::settle) first. [`Cluster::scan`] is for all other purposes.
+    /// beside writers the visit may show some rows before and some after a write. Let the cluster
+    /// [settle](Cluster::settle) first. [`Cluster::scan`] serves other purposes.
     ///
     /// # Errors
     /// An unknown table, or memory nodes that cannot be read.
@@ -166,7 +166,7 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-/// Origin of a transaction, for the text of a violation: what a client was told of must be
+/// Origin of a transaction, for the text of a violation: a transaction reported to a client must be
 /// over, and upkeep is over once the cluster has settled.
 pub(crate) fn whose(config: &Config, txn: TxnId) -> &'static str {
     if config.is_upkeep(txn.slot()) { "upkeep of a coordinator" } else { "of a client" }
@@ -209,7 +209,7 @@ impl Tally {
 /// One row's CVT and the records of its committed versions.
 struct SeenRow<'a> {
     offset: u64,
-    /// Name of the row; `None` where the header is torn.
+    /// Name of the row; `None` if the header is torn.
     name: Option<RowName>,
     /// `None` for a torn cell.
     cells: Vec<Option<SeenCell<'a>>>,
@@ -241,7 +241,8 @@ impl<'a> SeenRow<'a> {
         (0..shape.cells()).map(home).filter(|(begin, _)| *begin != 0)
     }
 
-    /// Whether a record names the right slot for its predecessor, if the CVT still has that.
+    /// Whether a record names the right slot for its predecessor, if the CVT still has the
+    /// predecessor.
     fn follows(&self, record: &Record<'_>) -> bool {
         let previous = Version::Committed(record.previous());
         let mut before = self.cells.iter().flatten().map(|seen| seen.cell);
@@ -290,14 +291,14 @@ impl<'a> SeenRow<'a> {
 /// Reader of all memory nodes, through one lane.
 pub(crate) struct Scan<'a> {
     pub(crate) shared: &'a Shared,
-    /// Placement over the memory nodes that are left.
+    /// Placement over the remaining memory nodes.
     pub(crate) placement: &'a Placement,
     pub(crate) lane: Lane,
 }
 
 /// The buckets of a table in one group, block by block; overflow buckets come after their links.
 pub(crate) struct IndexBlocks {
-    /// Offset and length in bytes of the blocks still to be read.
+    /// Offset and length in bytes of the unread blocks.
     pending: Vec<(u64, usize)>,
 }
 
@@ -370,7 +371,7 @@ impl Scan<'_> {
         self.placement.replicas(group).primary()
     }
 
-    /// Offset of the end of what is allocated in a group.
+    /// Offset of the end of a group's allocated memory.
     async fn end(&self, group: GroupId) -> Result<u64, BatchError> {
         slabs::allocated_end(&self.lane, self.primary(group), &self.shared.region).await
     }
@@ -386,10 +387,10 @@ impl Scan<'_> {
         Ok(done.words(buffer).to_vec())
     }
 
-    /// Compares all allocated memory but the header page, where only the primary's cursor counts. A
-    /// failed node may have written a record on some replicas only, and a copy that was made anew
-    /// has only the records that versions name. So once a node has failed, only `named` records are
-    /// compared, and nothing else of slabs for records and of `homes`: maps from begin to end.
+    /// Compares all allocated memory but the header page, of which only the primary's cursor
+    /// counts. A failed node may have written a record on some replicas only, and a newly made copy
+    /// has only the records that versions name. So once a node has failed, only the `named` records
+    /// are compared in slabs for records and in `homes`: both map from begin to end.
     async fn compare_replicas(
         &self,
         group: GroupId,
@@ -430,7 +431,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Slabs of records, if a node has failed; otherwise none, so that all words are compared.
+    /// Slabs of records, if a node has failed; otherwise empty, to compare all words.
     async fn record_slabs(&self, group: GroupId) -> Result<BTreeSet<u64>, BatchError> {
         if !self.shared.has_lost_a_node() {
             return Ok(BTreeSet::new());
@@ -441,7 +442,7 @@ impl Scan<'_> {
         Ok(records.map(|(slab, _)| slab / SLAB_BYTES).collect())
     }
 
-    /// Allocated slabs of a group, each with its word in the primary's directory.
+    /// Allocated slabs of a group, with their words in the primary's directory.
     async fn directory(&self, group: GroupId) -> Result<Vec<(u64, u64)>, BatchError> {
         let layout = &self.shared.region;
         let (mut slab, end, mut all) = (layout.first_slab(), self.end(group).await?, Vec::new());

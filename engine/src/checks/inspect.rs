@@ -1,6 +1,6 @@
 //! Invariants of memory that hold at any moment, while transactions are under way.
 //!
-//! A simulator can stop the world between any two events and check. Recovery from a node's death at
+//! A simulator can stop all nodes between any two events and check. Recovery from a node's death at
 //! that moment would rely on these properties.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ use crate::node::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
 use crate::node::memory_life::{HEADER_BYTES, life_at};
 use crate::node::shared::{ComputeNode, Shared};
 
-/// Name of the finding on H12. Each property has such a name.
+/// Name of the finding on H12. Every property has a named finding.
 pub const LOGGED: &str = "wherever a cell is INVISIBLE, a whole log names it";
 /// Name of the finding on H3; see [`LOGGED`].
 pub const BACKED: &str = "what the primary shows, every backup has";
@@ -99,9 +99,9 @@ impl<M: Machines> Cluster<M> {
 
 /// One row on one replica.
 struct InspectedRow {
-    /// `None` where the header is torn.
+    /// `None` if the header is torn.
     key: Option<Key>,
-    /// Version words of its cells.
+    /// Version words of the row's cells.
     versions: Vec<Version>,
 }
 
@@ -124,8 +124,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Nodes that take part. An expelled node may not know yet that it is; no member asks it for
-    /// locks (H4).
+    /// Nodes that take part. An expelled node may not know of its expulsion yet; no member asks it
+    /// for locks (H4).
     fn members(&self) -> impl Iterator<Item = Arc<ComputeNode>> {
         let now = membership::read(self.council.authority());
         let takes_part = move |node: &Arc<ComputeNode>| {
@@ -228,13 +228,13 @@ impl Scan<'_> {
     pub(crate) async fn check_cached(&self) -> Result<Tally, BatchError> {
         let shared = self.shared;
         let mut tally = Tally::new(CACHED);
-        // An expelled node that does not know it yet cannot use what it has cached.
+        // An expelled node, even before learning of the expulsion, cannot use its cache.
         for node in shared.members() {
             let mut cached = Vec::new();
             if let Some(cache) = node.versions.cache() {
                 let owned = |key: Key| node.shards.owner(key.shard()).node == node.id;
                 cache.for_each(|table, key, offset, cells| {
-                    // Rows of a dropped table stay cached until others take their places.
+                    // Rows of a dropped table stay cached until other rows take their places.
                     if !owned(key) || shared.table(table).is_none() {
                         return;
                     }
@@ -284,7 +284,7 @@ impl Scan<'_> {
         tally
     }
 
-    /// H2: a memory node that was made ready refuses all nodes that were out then; one in use
+    /// H2: a memory node made ready refuses all nodes expelled by then; a memory node in use
     /// refuses all expelled nodes, once transactions run.
     async fn check_fenced(&self) -> Tally {
         let (shared, mut tally) = (self.shared, Tally::new(FENCED));
@@ -294,7 +294,7 @@ impl Scan<'_> {
         let found = |one: &&Return| matches!(one.stage, Stage::Found(_));
         let ready = now.returns().iter().filter(found).map(|one| (one.node, Some(one.life)));
         for (memory_node, life) in used.chain(ready) {
-            // A memory node that has ended meanwhile has nothing to write to.
+            // A memory node that has ended meanwhile has no memory to write to.
             let header = self.read(life_at(&shared.placement, memory_node).at(0), HEADER_BYTES);
             if !header.await.is_ok_and(|words| words.iter().any(|word| *word != 0)) {
                 continue;
@@ -302,7 +302,7 @@ impl Scan<'_> {
             for (node, since) in now.refused() {
                 let from = match life {
                     Some(life) if !life.is_since(since) => continue,
-                    // It may have been refused before it returned, when its first life ended.
+                    // The fence may date from before the node's return, when its first life ended.
                     None if now.is_live(node) => Epoch(FIRST_EPOCH.0 + 1),
                     _ => since,
                 };
@@ -349,9 +349,9 @@ fn check_backed(copies: &[Rows], tally: &mut Tally) {
     }
 }
 
-/// H3, H10: no other transaction writes a row, or trusts its contents, before its writer is done.
+/// H3, H10: no second transaction writes a row, or trusts the contents, before the writer is done.
 /// Shards whose owner is not a member are skipped: the locks of a lost node are lost, and no node
-/// grants any until the shard is adopted (H4).
+/// grants locks until the shard is adopted (H4).
 fn check_locked(
     table: &TableDef,
     rows: &Rows,

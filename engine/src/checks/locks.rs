@@ -1,4 +1,4 @@
-//! Locks that are left when no transaction runs: in lock tables, and in objects on memory nodes.
+//! Locks that remain when no transaction runs: in lock tables, and in objects on memory nodes.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::cluster::handle::Cluster;
 use crate::node::locks::{Locks, region_bytes};
 use crate::node::shared::LOCK_REGION;
 
-/// Least time for which a lock is waited for that a lost node may hold.
+/// Least time to wait for a lock that a lost node may hold.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Judge of a lock object by its first word.
+/// Predicate on a lock object's first word: whether the object is free.
 type IsFree = Box<dyn Fn(u64) -> bool>;
 
-/// Makes the judge of a lock system's objects.
+/// Makes the predicate for a lock system's objects.
 struct Judge;
 
 impl Visitor for Judge {
@@ -43,11 +43,12 @@ impl<M: Machines> Cluster<M> {
         let mut zeroed = Tally::new("a lock slot without a holder is all zeroes");
         let config = &self.shared.config;
         let fills = self.shared.nodes.iter().any(|node| node.configuration.placement().is_joined());
-        // Filling a memory node holds read locks; neither transactions nor `settle` wait for it.
+        // The filling of a memory node holds read locks; neither transactions nor `settle` wait for
+        // it.
         let is_filling = |holder: &Holder| {
             fills && config.is_upkeep(holder.txn.slot()) && holder.mode == LockMode::Read
         };
-        // The lock table of a failed node is gone with it.
+        // The lock table of a failed node is gone with the node.
         for node in self.shared.nodes.iter().filter(|node| !node.has_failed()) {
             held.seen += 1;
             zeroed.seen += 1;
@@ -68,10 +69,11 @@ impl<M: Machines> Cluster<M> {
         [held.finish(), zeroed.finish()]
     }
 
-    /// Checks the lock objects on memory nodes, if locks are there: each is free, so that no
-    /// request is in its queue and none resets it. What a lost node held or waited for is freed
-    /// when somebody wants it: so this takes such locks itself. Without a lease it keeps them for
-    /// ever; and those that fill a memory node hold locks beside all.
+    /// Checks the lock objects on memory nodes, if locks lie in memory: each object is free, with
+    /// no request in the queue and no reset under way. A lock held or awaited by a lost node is
+    /// freed only at the next request, so the check requests such locks itself. Not checked without
+    /// a lease if a node was lost, because its locks stay for ever, and while a memory node is
+    /// filled, because filling holds locks.
     pub(crate) fn lock_objects_left(
         &self,
         placement: &Placement,
@@ -95,8 +97,8 @@ impl<M: Machines> Cluster<M> {
         Ok(Some(free.finish()))
     }
 
-    /// The lock objects that are not free, with their first words. Adds the number of all to
-    /// `seen`.
+    /// Returns the lock objects that are not free, with their first words. Adds the number of all
+    /// objects to `seen`.
     fn used_objects(
         &self,
         placement: &Placement,
@@ -146,7 +148,7 @@ impl<M: Machines> Cluster<M> {
             .await;
             Ok(())
         });
-        // What is not taken is found to be in use.
+        // A lock that was not taken is found to be in use.
         let _ = self.wait(passed);
     }
 }

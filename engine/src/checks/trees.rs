@@ -1,4 +1,4 @@
-//! The audit of ordered tables: their rows are trees.
+//! Audit of ordered tables: their rows form trees.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::checks::audit::Finding;
 use crate::cluster::handle::Cluster;
 
 impl<M: Machines> Cluster<M> {
-    /// Checks that the nodes of each ordered table are a tree.
+    /// Checks that the nodes of each ordered table form a tree.
     pub(super) fn trees(&self) -> Result<Finding, ClusterError> {
         let (mut nodes, mut first) = (0, None);
         for (table, spec) in self.tables().into_iter().filter(|(_, spec)| spec.ordered) {
@@ -30,8 +30,8 @@ impl<M: Machines> Cluster<M> {
     /// [settle](Cluster::settle) first.
     ///
     /// # Errors
-    /// An unknown table, or memory nodes that cannot be read. A table that is not ordered, or whose
-    /// nodes are no tree, is `Damaged`.
+    /// An unknown table, or unreadable memory nodes. A table that is not ordered, or whose nodes do
+    /// not form a tree, is `Damaged`.
     pub fn audit_ordered(
         &self,
         table: TableId,

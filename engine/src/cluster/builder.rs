@@ -17,7 +17,7 @@ use crate::cluster::handle::Cluster;
 use crate::cluster::part::{Part, Wait};
 use crate::cluster::plan::Plan;
 
-/// Settings of a cluster; each method documents its default. [`Config`] has the whole list.
+/// Settings of a cluster; the methods document the defaults. [`Config`] has the whole list.
 ///
 /// ```
 /// # fn main() -> Result<(), lotus::ClusterError> {
@@ -52,68 +52,71 @@ settings! {
     replicas: usize;
     /// Coordinators (threads) on each compute node; default 1.
     threads: usize;
-    /// Transactions that a coordinator interleaves; default 16.
+    /// Transactions interleaved by a coordinator; default 16.
     coroutines: usize;
     /// Bytes of each compute node's lock table; default 32 MiB.
     lock_table_bytes: usize;
-    /// CVTs that each compute node caches; default 64 K, 0 for no cache.
+    /// CVTs cached by each compute node; default 64 K, 0 for no cache.
     version_table_cache: usize;
     /// Limit of a memory node's memory, in bytes; default 16 GiB.
     memory_limit: u64;
-    /// Limit of the rows that one transaction writes; default 512.
+    /// Limit of the rows written by one transaction; default 512.
     max_writes: u16;
-    /// Time that a commit keeps trying before it reports `Unknown`; default 5 s.
+    /// Time for which a commit retries before it reports `Unknown`; default 5 s.
     commit_timeout: Duration;
-    /// Time that a transaction waits for locks at each execution; default 1 s.
+    /// Time for which an execution of a transaction waits for locks; default 1 s.
     lock_timeout: Duration;
-    /// Time in which a transaction has to begin its commit; default 60 s, `None` for ever.
+    /// Time within which a transaction must begin its commit; default 60 s, `None` for ever.
     transaction_timeout: Option<Duration>;
-    /// Time that transactions have to end when the cluster is stopped or dropped; default 10 s.
+    /// Time within which transactions must end when the cluster is stopped or dropped; default
+    /// 10 s.
     stop_timeout: Duration;
-    /// Time for which code of a transaction may block a thread before its node gives itself up;
+    /// Time for which code of a transaction may block a thread before the node gives itself up;
     /// default 10 s.
     block_limit: Duration;
     /// Seed of all randomness; default 0.
     seed: u64;
-    /// Bits of the names of rows; default all 64. For tests of rows that share a name.
+    /// Bits of the names of rows; default 64. For tests of rows that share a name.
     name_bits: u32;
-    /// Secret of the names of rows, for runs that are to be repeated; default to draw one.
+    /// Secret of the names of rows, for repeatable runs; default to draw a secret.
     name_secret: Option<Secret>;
-    /// Version that serializable transactions read under a lock; default the latest.
+    /// Version read by serializable transactions under a lock; default the latest.
     read_rule: ReadRule;
     /// Order in which a commit's versions become visible; default backups first.
     visible_order: VisibleOrder;
     /// Kind of locks; default LOTUS's lock tables.
     locks: LockKind;
-    /// Treatment of requests for locks that are held; default to refuse them, as the paper does.
+    /// Treatment of requests for held locks; default to refuse the request, as in the paper.
     lock_wait: LockWait;
     /// Source of timestamps; default a shared clock.
     timestamps: TimestampKind;
     /// Policy that chooses a transaction's compute node; default hybrid.
     routing: RoutingPolicy;
-    /// Treatment of displaced versions; default to keep them while a snapshot needs them.
+    /// Treatment of displaced versions; default to keep a version while a snapshot needs it.
     retention: Retention;
-    /// What address caches hold at the start; default nothing.
+    /// Contents of the address caches at the start; default empty.
     addresses: Addresses;
-    /// Interval at which compute nodes exchange the snapshots they still read; default 1 ms.
+    /// Interval at which compute nodes publish their oldest snapshots in use; default 1 ms.
     horizon_interval: Duration;
-    /// Time that a compute node may be silent before the others expel and recover it; default for
-    /// ever.
+    /// Time for which a compute node may be silent before the other nodes expel and recover it;
+    /// default for ever.
     lease: Option<Duration>;
-    /// Time that a hand-over waits for transactions before it asks them to give up; default 10 ms.
+    /// Time for which a hand-over waits for transactions before it asks them to give up; default
+    /// 10 ms.
     drain_patience: Duration;
     /// Interval at which compute nodes compare their loads and give shards away; default never.
     balance: Option<Duration>;
 }
 
 impl ClusterBuilder {
-    /// Makes this process one of several: it hosts only these compute nodes, given by their places
-    /// in order. Other processes host the rest, and all agree through `authority`. The process of
-    /// compute node 0 founds the cluster; each of the others waits for it for at most `patience`.
+    /// Makes this process one of several. This process hosts only the given compute nodes, named by
+    /// their places, in order. Other processes host the rest, and the processes agree through
+    /// `authority`. The process of compute node 0 founds the cluster; every other process waits for
+    /// the founder for at most `patience`.
     ///
     /// The founder creates and fills the initial tables within
-    /// [`Cluster::fill`](crate::Cluster::fill). Until that is done, no snapshot is taken and the
-    /// first life of compute node 0 has no successor.
+    /// [`Cluster::fill`](crate::Cluster::fill). Until the load is done, no snapshot is taken and
+    /// the first life of compute node 0 has no successor.
     ///
     /// All processes must have the same settings, [`TimestampKind::Oracle`] among them, and
     /// machines over the same memory nodes: [`Self::start_on`].
@@ -130,7 +133,7 @@ impl ClusterBuilder {
     }
 
     /// Calls `look` repeatedly while a process with a [part](Self::part) of the cluster waits for
-    /// others during its start. [`ControlFlow::Break`] ends the start with
+    /// other processes during its start. [`ControlFlow::Break`] ends the start with
     /// [`ClusterError::Interrupted`]. Has no effect if called before [`Self::part`].
     pub fn while_waiting(
         mut self,
@@ -145,13 +148,14 @@ impl ClusterBuilder {
     /// Starts the cluster.
     ///
     /// # Errors
-    /// Inconsistent settings, or memory or threads that cannot be had.
+    /// Inconsistent settings, or not enough memory or threads.
     pub fn start(self) -> Result<Cluster, ClusterError> {
         let machines = Threads::new(self.node_count()?, self.config.seed);
         self.start_on(machines)
     }
 
-    /// Starts the cluster on other machines than threads of this process, such as a simulator's.
+    /// Starts the cluster on machines other than threads of this process, for example a
+    /// simulator's.
     ///
     /// # Errors
     /// As [`ClusterBuilder::start`].
@@ -159,7 +163,8 @@ impl ClusterBuilder {
         Cluster::start(self.config, &self.part, machines)
     }
 
-    /// Number of machines of the cluster: memory nodes, which come first, and compute nodes.
+    /// Returns the number of machines of the cluster: memory nodes, which come first, and compute
+    /// nodes.
     ///
     /// # Errors
     /// Inconsistent settings.

@@ -1,11 +1,11 @@
-//! Memory in use: what is allocated on each memory node, for which tables, and how much of it is
-//! free again at a compute node.
+//! Memory in use: allocated memory by memory node and table, and the allocated memory that is free
+//! again at a compute node.
 //!
 //! A group's slabs are counted in its directory, on the primary. Slabs are given back only when
-//! their table is dropped, so else the allocated memory only grows. How much of it is in use is
-//! known only to all compute nodes together: each reports the slots that are free at itself
-//! ([`GroupMemory::free_here_bytes`]), and the sum over all nodes is what is free. Where all
-//! compute nodes are in this process, [`Cluster::memory_in_use`] adds it up.
+//! their table is dropped; otherwise the allocated memory only grows. Only all compute nodes
+//! together know the free part: a compute node reports its own free slots
+//! ([`GroupMemory::free_here_bytes`]), and the sum over all nodes is the free memory. If all
+//! compute nodes are in this process, [`Cluster::memory_in_use`] adds up the sum.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::space::slabs::{allocated_end, directory_from, marked_free};
 use crate::txn::body::purpose;
 use crate::txn::submit::Submitted;
 
-/// Memory in use, as one compute node sees it.
+/// Memory in use, as seen by a compute node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryFigures {
-    /// Memory nodes, by their places; `None` for one that is not in use.
+    /// Memory nodes, by their places; `None` for a memory node not in use.
     pub nodes: Vec<Option<NodeMemory>>,
     /// Replica groups, in their order.
     pub groups: Vec<GroupMemory>,
@@ -38,61 +38,61 @@ pub struct MemoryFigures {
     pub tables: Vec<TableMemory>,
 }
 
-/// The memory of one memory node, for rows and their index.
+/// Memory of one memory node, for rows and their index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeMemory {
-    /// Bytes of the slabs that were handed out.
+    /// Bytes of the slabs handed out.
     pub allocated_bytes: u64,
     /// Bytes of all slabs.
     pub limit_bytes: u64,
 }
 
 impl NodeMemory {
-    /// Bytes of the slabs that were not handed out.
+    /// Bytes of the slabs not handed out.
     pub const fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.allocated_bytes)
     }
 }
 
-/// The memory of one replica of a group.
+/// Memory of one replica of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupMemory {
-    /// Bytes of the slabs that were handed out.
+    /// Bytes of the slabs handed out.
     pub allocated_bytes: u64,
     /// Bytes of all slabs.
     pub limit_bytes: u64,
     /// Bytes of allocated slots that are free at this compute node. While the group has slabs left,
-    /// its other coordinators may keep more of their own.
+    /// further free slots may be kept by the node's other coordinators.
     pub free_here_bytes: u64,
 }
 
 impl GroupMemory {
-    /// Bytes of the slabs that were not handed out.
+    /// Bytes of the slabs not handed out.
     pub const fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.allocated_bytes)
     }
 }
 
-/// The memory of one table, in one replica of each group.
+/// Memory of one table, in one replica of each group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableMemory {
     /// The table.
     pub table: TableId,
-    /// Bytes of its slabs.
+    /// Bytes of the table's slabs.
     pub allocated_bytes: u64,
-    /// The part of them that is its index.
+    /// Bytes of slabs of the index.
     pub index_bytes: u64,
-    /// The part that is for further buckets of the index.
+    /// Bytes of slabs for overflow buckets of the index.
     pub overflow_bytes: u64,
-    /// The part that is for records. Records that lie beside their cells are in the index.
+    /// Bytes of slabs for records. Records beside their cells are in the index.
     pub record_bytes: u64,
-    /// Bytes of its slots that are free at this compute node, like
+    /// Bytes of the table's slots that are free at this compute node, like
     /// [`GroupMemory::free_here_bytes`].
     pub free_here_bytes: u64,
 }
 
 /// Bytes of one group's slabs by table, the offset where the last slab ends, and the bytes of the
-/// slabs before that which are free again.
+/// slabs below this offset that are free again.
 #[derive(Default)]
 struct Directory {
     end: u64,
@@ -109,13 +109,13 @@ struct Slabs {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Memory in use, as a compute node sees it. Its coordinator 0 answers, between transactions,
-    /// and reads the directories of all groups.
+    /// Returns the memory in use, as seen by a compute node. Coordinator 0 of the node answers,
+    /// between transactions, and reads the directories of all groups.
     ///
-    /// The result is an error if a memory node that is in use cannot be read.
+    /// The result is an error if a memory node in use cannot be read.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If the compute node is not in this process.
     pub fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures> {
         self.submit(Seat { compute_node, thread: 0 }, |session| async move {
             let coordinator = session.coordinator();
@@ -128,10 +128,10 @@ impl<M: Machines> Cluster<M> {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Bytes in use on each memory node, by its place: index, records and older versions, logs, and
-    /// what describes the memory itself. Slabs that were given back, and slots that are free at a
-    /// compute node of this process or at one of its coordinators, are not in use. 0 for a memory
-    /// node that is not.
+    /// Returns the bytes in use on the memory nodes, by place: index, records and older versions,
+    /// logs, and the memory's own description. Slabs given back, and slots free at a compute node
+    /// of this process or at one of its coordinators, are not in use. 0 for a memory node not in
+    /// use.
     ///
     /// # Errors
     /// Memory nodes that cannot be read, or a coordinator that fails meanwhile.
@@ -157,7 +157,7 @@ impl<M: Machines> Cluster<M> {
         self.in_use_but(&self.shared.free_at_nodes())
     }
 
-    /// Bytes in use on each memory node, if so many are free in each group.
+    /// Returns the bytes in use on the memory nodes, given the free bytes of the groups.
     fn in_use_but(&self, free: &[u64]) -> Result<Vec<u64>, ClusterError> {
         let shared = &*self.shared;
         let placement = &shared.surviving();
@@ -190,7 +190,7 @@ fn add(all: &mut [u64], more: &[u64]) {
 }
 
 impl Shared {
-    /// Bytes of the slots that are free in an allocator, by group.
+    /// Returns the bytes of free slots in an allocator, by group.
     fn free_in(&self, slabs: &SlabAllocator) -> Vec<u64> {
         let tables = self.all_tables();
         let of = |group: GroupId| {
@@ -203,7 +203,8 @@ impl Shared {
         self.placement.groups().map(|(group, _)| of(group)).collect()
     }
 
-    /// Bytes of the slots that the coordinators of compute nodes here share, by group.
+    /// Returns the bytes of free slots shared by the coordinators of this process's compute nodes,
+    /// by group.
     fn free_at_nodes(&self) -> Vec<u64> {
         let mut free = vec![0; self.placement.group_count()];
         self.nodes.iter().for_each(|node| add(&mut free, &self.free_in(&node.slots.lock())));
@@ -257,7 +258,8 @@ async fn memory_figures(coordinator: &Coordinator) -> Result<MemoryFigures, Batc
     Ok(figures)
 }
 
-/// Bytes of a table's slots in a group that are free at this coordinator or shared by its node.
+/// Returns the bytes of a table's free slots in a group, of this coordinator and shared by its
+/// node.
 fn free_bytes(coordinator: &Coordinator, group: GroupId, def: &TableDef) -> u64 {
     let free = SlotKind::ALL.map(|kind| {
         let (slots, bytes) = (purpose(def.id(), group, kind), def.bytes_of(kind));

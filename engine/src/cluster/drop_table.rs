@@ -1,7 +1,7 @@
-//! Dropping tables.
+//! Drops tables.
 //!
-//! A table is dropped by the catalogue's saying so; the members then give its memory back
-//! ([`crate::memory_nodes::clearing`]), whatever becomes of the process that asked.
+//! The entry in the catalogue marks a table as dropped; the members then give its memory back
+//! ([`crate::memory_nodes::clearing`]), even if the requesting process ends meanwhile.
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use crate::cluster::once::{self, until_answered};
 use crate::node::catalogue::{Catalogue, Demotion, TableState};
 
 impl<M: Machines> Cluster<M> {
-    /// Drops a table with all of its rows, and waits until its memory can be used for others. From
-    /// then on, transactions, scans and ranges on it fail as on an unknown table; those under way
-    /// meanwhile commit before, or fail. All transactions of the cluster stop for some turns of the
-    /// membership. The name is free at once, for a table with a number of its own.
+    /// Drops a table with all rows, and waits until other tables can use its memory. From then on,
+    /// transactions, scans and ranges on the table fail as on an unknown table; transactions under
+    /// way commit before the drop, or fail. All transactions of the cluster stop for some turns of
+    /// the membership. The name is free at once, for a new table with a new number.
     ///
     /// # Errors
     /// `NoSuchTable`; `Setting` in a cluster of several processes without a
-    /// [lease](crate::ClusterBuilder::lease); an authority that has not answered for a minute: ask
-    /// again, whether it was dropped is not known. `StillThere` if the memory has not been given
-    /// back within that minute, because a node does not answer, a memory node is being filled, or
-    /// no compute node takes part: the table is dropped, and its memory is given back later.
+    /// [lease](crate::ClusterBuilder::lease); an authority that has not answered for a minute: call
+    /// again, since the outcome is unknown. `StillThere` if the memory has not been given back
+    /// within that minute, because a node does not answer, a memory node is being filled, or no
+    /// compute node takes part: the table is dropped, and its memory is given back later.
     pub fn drop_table(&self, name: &str) -> Result<(), ClusterError> {
         self.drop_table_within(name, once::PATIENCE)
     }
 
-    /// Like [`Self::drop_table`], with another time to wait.
+    /// Like [`Self::drop_table`], but waits for at most `patience`.
     ///
     /// # Errors
     /// As [`Self::drop_table`].
@@ -41,8 +41,9 @@ impl<M: Machines> Cluster<M> {
         self.await_gone(name, table, deadline)
     }
 
-    /// Drops the table that has this name under this number, and no other. Done if that has been
-    /// dropped already, so it may be repeated, whatever table has got the name since.
+    /// Drops the table with this name and this number, and no other table. Succeeds if the table
+    /// has been dropped already, so the call may be repeated, even if a new table has got the name
+    /// since.
     ///
     /// # Errors
     /// As [`Self::drop_table`].
@@ -57,13 +58,14 @@ impl<M: Machines> Cluster<M> {
         self.await_gone(name, table, deadline)
     }
 
-    /// Waits until the memory of a dropped table can be used for others.
+    /// Waits until other tables can use the memory of a dropped table.
     fn await_gone(&self, name: &str, table: TableId, deadline: Nanos) -> Result<(), ClusterError> {
         let shared = &self.shared;
         let is_gone = || {
             let tables = shared.learn_tables()?.tables;
             let is_gone = tables.get(usize::from(table.0)) == Some(&TableState::Gone);
-            // Nodes that have found memory full look for more once they know that it is over.
+            // Nodes that have found memory full search again once they know that the clearing is
+            // over.
             Ok::<_, ClusterError>(is_gone && !shared.is_clearing())
         };
         while !matches!(is_gone(), Ok(true)) {
@@ -83,7 +85,7 @@ impl<M: Machines> Cluster<M> {
         self.begin_with(name, patience, |now| now.find(name))
     }
 
-    /// Drops the table that `find` finds in the catalogue.
+    /// Drops the table that `find` selects in the catalogue.
     fn begin_with(
         &self,
         name: &str,
@@ -102,7 +104,7 @@ impl<M: Machines> Cluster<M> {
             || Ok(()),
             || {
                 let now = shared.learn_tables()?;
-                // After a lost answer another table may have the name.
+                // After a lost answer a new table may have the name.
                 let Some(table) = dropped.or_else(|| find(&now)) else {
                     return Err(ClusterError::NoSuchTable(name.to_owned()));
                 };
@@ -117,7 +119,7 @@ impl<M: Machines> Cluster<M> {
         )
     }
 
-    /// Leaves the numbers of the next `count` tables to tables that are gone.
+    /// Skips the next `count` table numbers: they count as numbers of tables that are gone.
     pub(crate) fn skip_numbers(&self, count: u32) -> Result<(), ClusterError> {
         let shared = &self.shared;
         let target = shared.ask(|| shared.learn_tables())?.tables.len() + count as usize;

@@ -1,9 +1,9 @@
 //! The end of a cluster, or of a node's life, within bounds.
 //!
-//! Coordinators end when their jobs have ended. Jobs that do not are dropped after a while, by
-//! their coordinators themselves ([`crate::cluster::threads`]), so that is the same on all
-//! machines. A thread that an application's code blocks cannot be ended: it is left
-//! behind, and ends when that code lets it.
+//! Coordinators end when their jobs have ended. A coordinator drops jobs that do not end after a
+//! while ([`crate::cluster::threads`]), so the rule is the same on all machines. A thread blocked
+//! by an application's code cannot be ended: the thread is left behind, and ends when the code
+//! returns.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,29 +19,30 @@ use crate::api::error::ClusterError;
 use crate::api::seat::HeldUp;
 use crate::cluster::handle::{Cluster, CoordinatorHandle};
 
-/// Interval at which a coordinator that does not end is looked at.
+/// Interval between two looks at a coordinator that does not end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Looks at which a thread is in the same poll of an application's code before it counts as
+/// Consecutive looks in the same poll of an application's code after which a thread counts as
 /// blocked.
 const BLOCKED_LOOKS: u32 = 10;
-/// Time that a coordinator has to end, beyond the time-outs of what it has to complete.
+/// Time for a coordinator to end, beyond the time-outs of the work it has to complete.
 const SPARE: Duration = Duration::from_secs(1);
 
 impl<M: Machines> Cluster<M> {
-    /// Code of transactions and jobs that holds up coordinators of this process at the moment: it
-    /// blocks their threads, or computes without an await. Others are not served there meanwhile.
+    /// Returns the transactions and jobs whose code holds up a coordinator of this process at the
+    /// moment: the code blocks the thread, or computes without an await. Meanwhile the coordinator
+    /// serves no other jobs.
     pub fn held_up(&self) -> Vec<HeldUp> {
         self.shared.held_up.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stops all coordinators once their jobs have ended: transactions that were submitted are
-    /// carried out. Those that have not ended within
+    /// Stops all coordinators once their jobs have ended: submitted transactions are carried out.
+    /// Jobs that have not ended within
     /// [`ClusterBuilder::stop_timeout`](crate::ClusterBuilder::stop_timeout) are dropped, and their
-    /// callers get `Fenced`. Dropping the cluster does the same, without a report.
+    /// callers get `Fenced`. Dropping the cluster has the same effect, without a report.
     ///
     /// # Errors
-    /// `CoordinatorFailed` if one has panicked; `Unended`, which names what has not ended. The
-    /// cluster has stopped in any case.
+    /// `CoordinatorFailed` if a coordinator has panicked; `Unended`, which names the transactions
+    /// and jobs that have not ended. The cluster has stopped in any case.
     pub fn stop(mut self) -> Result<(), ClusterError> {
         self.join()
     }
@@ -50,7 +51,7 @@ impl<M: Machines> Cluster<M> {
         let coordinators = self.coordinators.get_mut().unwrap_or_else(PoisonError::into_inner);
         let coordinators = std::mem::take(coordinators);
         if self.name().is_forked() {
-            // None of the threads is in this process.
+            // The threads are in the parent process.
             return Ok(());
         }
         self.shared.stopping.0.close();
@@ -66,7 +67,7 @@ impl<M: Machines> Cluster<M> {
                 outcome = outcome.and(Err(ClusterError::CoordinatorFailed { node }));
             }
         }
-        // It looks on until here, to say what blocks a thread meanwhile.
+        // The warden runs until now, to log code that blocks a thread meanwhile.
         self.warden = None;
         let mut what = self.shared.unended.lock().unwrap_or_else(PoisonError::into_inner);
         if what.is_empty() || outcome.is_err() {
@@ -75,7 +76,7 @@ impl<M: Machines> Cluster<M> {
         Err(ClusterError::Unended { what: std::mem::take(&mut *what), within })
     }
 
-    /// Waits for the coordinators of a node to end, after the node was made to end.
+    /// Waits for the coordinators of a node to end, after the node was killed.
     pub(crate) fn join_coordinators(&self, compute_node: usize) {
         let theirs: Vec<_> = {
             let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
@@ -85,15 +86,16 @@ impl<M: Machines> Cluster<M> {
         let config = &self.shared.config;
         let deadline = self.shared.control.now().after(config.stop_timeout + SPARE);
         for coordinator in theirs {
-            // If it panicked, its callers have been told.
+            // Callers have been told of a panic.
             let _ = self.end(coordinator, Duration::ZERO, deadline);
         }
-        // A thread that is blocked ends as soon as it can, and its node is out.
+        // A blocked thread ends as soon as it can, and its node is out.
         self.shared.unended.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Waits for a coordinator to end, or leaves it behind: at `deadline`, or once its jobs had
-    /// `within` to end and one blocks its thread. Returns whether it has not panicked.
+    /// Waits for a coordinator to end, or leaves it behind: at `deadline`, or after `within`, the
+    /// time for its jobs to end, if a job blocks the thread. Returns `false` if the coordinator
+    /// panicked.
     fn end(
         &self,
         coordinator: CoordinatorHandle<M::Core>,
@@ -107,7 +109,7 @@ impl<M: Machines> Cluster<M> {
             let mut unended = self.shared.unended.lock().unwrap_or_else(PoisonError::into_inner);
             unended.push(why);
             if let Some(node) = self.shared.hosted(seat.compute_node) {
-                // It ends when it can.
+                // The thread ends when it can.
                 node.kill();
             }
             return true;
@@ -118,7 +120,7 @@ impl<M: Machines> Cluster<M> {
     /// Waits until a coordinator has ended.
     ///
     /// # Errors
-    /// The reason to leave it behind.
+    /// The reason to leave the coordinator behind.
     fn await_end(
         &self,
         seat: crate::api::seat::Seat,
@@ -162,7 +164,7 @@ impl<M: Machines> Cluster<M> {
 }
 
 impl<C> CoordinatorHandle<C> {
-    /// The same coordinator, with its core, which this one has no more.
+    /// Moves the core out, into a new handle of the same coordinator.
     fn take(&mut self) -> Self {
         let Self { seat, jobs, core, ended } = self;
         Self { seat: *seat, jobs: jobs.clone(), core: core.take(), ended: ended.clone() }

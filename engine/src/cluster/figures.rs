@@ -1,8 +1,8 @@
 //! Status of a cluster's nodes, for servers, which report it to clients, and for monitoring.
 //!
-//! A process reports on its own compute nodes only; about others it reports what those know. None
-//! of this is on the path of a transaction. Coordinators count on their own, and a job asks them
-//! for their counts ([`Cluster::coordinator_figures`]).
+//! A process reports on its own compute nodes only; about nodes of other processes it reports the
+//! knowledge of its own nodes. Nothing in this module is on the path of a transaction. Coordinators
+//! keep their counts, and a job reads the counts ([`Cluster::coordinator_figures`]).
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::txn::submit::Submitted;
 pub struct ShardOwner {
     /// Place of the owner among the compute nodes; `None` while the shard has no owner.
     pub compute_node: Option<usize>,
-    /// Shard epoch in which it became the owner.
+    /// Shard epoch of the owner's take-over.
     pub epoch: u32,
 }
 
@@ -35,9 +35,9 @@ pub struct ShardOwner {
 pub struct CoordinatorFigures {
     /// Verbs and messages.
     pub verbs: VerbCounters,
-    /// Look-ups in its node's caches.
+    /// Look-ups in the node's caches.
     pub caches: CacheCounters,
-    /// Attempts begun, those of its own upkeep included.
+    /// Attempts begun, including the coordinator's own upkeep.
     pub begun: u64,
 }
 
@@ -45,34 +45,34 @@ pub struct CoordinatorFigures {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NodeFigures {
-    /// Whether it takes part in the cluster; false once it has panicked or been fenced.
+    /// Whether the node takes part in the cluster; false after a panic or a fence.
     pub takes_part: bool,
-    /// Whether it may begin transactions; false while its lease has run out.
+    /// Whether the node may begin transactions; false while its lease has run out.
     pub serves: bool,
-    /// Whether its transactions may begin as far as the other nodes are concerned; false while
-    /// nodes wait for each other, as when a memory node is lost or a dropped table is cleared.
+    /// Whether the other nodes let the node's transactions begin; false while nodes wait for one
+    /// another, for example when a memory node is lost or a dropped table is cleared.
     pub is_open: bool,
-    /// Rest of its lease since its last beat that landed, zero once the lease has run out; `None`
-    /// without a lease or a beat.
+    /// Rest of the node's lease since the last beat that landed, zero once the lease has run out;
+    /// `None` without a lease or a beat.
     pub lease_left: Option<Duration>,
-    /// Number of shards that it owns.
+    /// Number of shards that the node owns.
     pub shards_owned: usize,
-    /// Number of locks in its table, each counted once for every holder.
+    /// Number of locks in the node's lock table, counted once per holder.
     pub locks_held: usize,
-    /// Number of slots of its lock table.
+    /// Number of slots of the node's lock table.
     pub lock_slots: usize,
-    /// Last configuration epoch that it has seen.
+    /// Last configuration epoch seen by the node.
     pub epoch: u32,
-    /// Number of expelled nodes that it knows of.
+    /// Number of expelled nodes known to the node.
     pub expelled: usize,
-    /// Number of compute nodes that its messages have not reached for a lease.
+    /// Number of compute nodes that the node's messages have not reached for a lease.
     pub unreached: usize,
-    /// Hand-overs of its shards to other nodes.
+    /// Hand-overs of the node's shards to other nodes.
     pub moves: MoveCounters,
-    /// Shard that takes most of its time and would take as much on any other node; `None` without
-    /// [load balancing](crate::ClusterBuilder::balance).
+    /// Shard that takes most of the node's time and would take as much on any other node; `None`
+    /// without [load balancing](crate::ClusterBuilder::balance).
     pub too_hot: Option<ShardId>,
-    /// Whether load balancing gives its shards away.
+    /// Whether load balancing gives the node's shards away.
     pub balancing: Balancing,
 }
 
@@ -80,54 +80,55 @@ pub struct NodeFigures {
 const LOCK_SLOT_BYTES: usize = 8;
 
 impl<M: Machines> Cluster<M> {
-    /// All tables in use, by their numbers.
+    /// Returns all tables in use, in the order of their numbers.
     pub fn tables(&self) -> Vec<(TableId, TableSpec)> {
         let known = self.shared.known_tables();
         known.serving().map(|table| (table.id(), table.spec().clone())).collect()
     }
 
-    /// A table that was dropped and has memory still, as far as this process knows.
+    /// Returns the dropped table whose memory is not given back yet, as far as this process knows.
     pub fn dropped_table(&self) -> Option<TableId> {
         self.shared.dropped_table()
     }
 
-    /// Number of dropped tables whose memory has been given back, as far as this process knows.
+    /// Returns the number of dropped tables whose memory has been given back, as far as this
+    /// process knows.
     pub fn tables_cleared(&self) -> u64 {
         let cleared = self.shared.nodes.iter().map(|node| node.slots.cleared());
         u64::from(cleared.max().unwrap_or(0))
     }
 
-    /// Owner of a shard's locks now, as compute node `asked` knows it.
+    /// Returns the present owner of a shard, as known to compute node `asked`.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If the compute node is not in this process.
     pub fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner {
         let owner = self.hosted(asked).shards.owner(shard);
         ShardOwner { compute_node: self.shared.index_of(owner.node), epoch: owner.epoch.0 }
     }
 
-    /// Whether a compute node takes part in the cluster, as far as it knows itself.
+    /// Whether a compute node takes part in the cluster, as far as the node itself knows.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If the compute node is not in this process.
     pub fn takes_part(&self, compute_node: usize) -> bool {
         !self.hosted(compute_node).has_failed()
     }
 
-    /// Compute nodes that take part, with the numbers of their lives, as compute node `asked` knows
-    /// them. No two lives of one cluster have the same number.
+    /// Returns the compute nodes that take part, with the numbers of their lives, as known to
+    /// compute node `asked`. No two lives of a cluster have the same number.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If the compute node is not in this process.
     pub fn live_nodes(&self, asked: usize) -> Vec<(usize, u16)> {
         let live = self.hosted(asked).members.live().into_iter();
         live.filter_map(|(node, life)| Some((self.shared.index_of(node)?, life.raw()))).collect()
     }
 
-    /// Status of a compute node. Scans its whole lock table.
+    /// Returns the status of a compute node. Scans the node's whole lock table.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If the compute node is not in this process.
     pub fn node_figures(&self, compute_node: usize) -> NodeFigures {
         let node = self.hosted(compute_node);
         let owned = ShardId::all().filter(|shard| node.shards.owner(*shard).node == node.id);
@@ -158,11 +159,11 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
-    /// Places of the compute nodes that messages of a compute node have not reached for a lease;
-    /// empty without a lease.
+    /// Returns the places of the compute nodes that messages of a compute node have not reached for
+    /// a lease; empty without a lease.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If the compute node is not in this process.
     pub fn unreached(&self, compute_node: usize) -> Vec<usize> {
         let node = self.hosted(compute_node);
         let Some(lease) = self.shared.config.lease else { return Vec::new() };
@@ -174,10 +175,10 @@ impl<M: Machines> Cluster<M> {
         self.shared.hosted(compute_node).expect("a compute node of this process")
     }
 
-    /// Counts of a coordinator, which answers between transactions.
+    /// Returns the counts of a coordinator, which answers between transactions.
     ///
     /// # Panics
-    /// If there is no such coordinator in this process.
+    /// If the coordinator is not in this process.
     pub fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures> {
         self.submit(seat, |session| async move {
             let coordinator = session.coordinator();

@@ -1,9 +1,9 @@
-//! A cluster, or this process's part of one: compute nodes on some [`Machines`], by default threads
-//! and the `local` fabric, with memory nodes in the same process.
+//! A cluster, or this process's part of a cluster: compute nodes on some [`Machines`], by default
+//! threads and the `local` fabric, with memory nodes in the same process.
 //!
 //! [`Cluster`] is a `Send + Sync` handle: any thread, with or without an async runtime, may submit
 //! whole transactions to the coordinators. Set-up, loading and auditing run on the calling thread,
-//! with a lane of their own.
+//! with a separate lane.
 
 use std::future::Future;
 use std::panic::Location;
@@ -42,22 +42,22 @@ use crate::node::shared::{ComputeNode, Shared};
 use crate::txn::session::{Job, Session};
 use crate::txn::submit::{Submitted, catch_panics};
 
-/// Handle of a cluster; see the module docs. Dropping it stops the cluster, as [`Cluster::stop`]
-/// does.
+/// Handle of a cluster; see the module docs. Dropping the handle stops the cluster, like
+/// [`Cluster::stop`].
 pub struct Cluster<M: Machines = Threads> {
     pub(super) machines: M,
     pub(crate) shared: Arc<Shared>,
     pub(super) coordinators: RwLock<Vec<CoordinatorHandle<M::Core>>>,
-    /// Counter that spreads transactions that name no row over the coordinators.
+    /// Counter that spreads transactions without a named row over the coordinators.
     next: AtomicU64,
     /// Whether this process has founded the cluster.
     founded: bool,
     /// Whether this process's nodes had been started before.
     returned: bool,
-    /// Whether there are no other processes.
+    /// Whether the cluster has no other processes.
     alone: bool,
     name: Name,
-    /// Watches for code that holds up coordinators, where they are threads.
+    /// Watch for code that holds up coordinators, if coordinators are threads.
     pub(super) warden: Option<Warden>,
 }
 
@@ -65,31 +65,31 @@ pub(super) struct CoordinatorHandle<C> {
     pub(super) seat: Seat,
     pub(super) jobs: Sender<Job>,
     pub(super) core: Option<C>,
-    /// Closed when it has ended.
+    /// Closed when the coordinator has ended.
     pub(super) ended: Receiver<()>,
 }
 
 impl Cluster {
-    /// Settings for an embedded cluster, all at their defaults; see [`ClusterBuilder`].
+    /// Returns the default settings of an embedded cluster; see [`ClusterBuilder`].
     pub fn embedded() -> ClusterBuilder {
         ClusterBuilder::default()
     }
 
     /// Ends a compute node on the spot, as if its process had died: commits stay unfinished, locks
-    /// are not released, no other node is notified. Jobs submitted to it end with `Fenced`.
+    /// are not released, no other node is notified. Jobs submitted to the node end with `Fenced`.
     ///
-    /// With a [lease](ClusterBuilder::lease) the other nodes notice, resolve its transactions and
-    /// take over its shards; commits that it had reported are kept. Without one, the rows that it
-    /// was writing stay locked.
+    /// With a [lease](ClusterBuilder::lease) the other nodes notice, resolve the node's
+    /// transactions and take over its shards; reported commits are kept. Without a lease, the rows
+    /// that the node was writing stay locked.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If the compute node is not in this process.
     pub fn kill(&self, compute_node: usize) {
         self.shared.hosted(compute_node).expect("a compute node of this process").kill();
     }
 
-    /// The fabric underneath, for tests that make nodes fail. Memory nodes are numbered from zero,
-    /// compute nodes after them.
+    /// Returns the fabric, for tests that make nodes fail. Memory nodes are numbered from zero,
+    /// compute nodes follow.
     #[doc(hidden)]
     pub fn local_fabric(&self) -> &LocalFabric {
         self.machines.local_fabric()
@@ -121,7 +121,7 @@ impl<M: Machines> Cluster<M> {
             part::found(&shared.config, part, entry.members(), control, authority)?;
             point_here!(shared.nodes.first().id.0, Chartered);
         }
-        // From here on other processes count on these nodes.
+        // From now on other processes count on these nodes.
         part.ask(&shared.control, || shared.learn_tables())?;
         part.ask(&shared.control, || shared.learn_losses())?;
         for node in &shared.nodes {
@@ -133,8 +133,8 @@ impl<M: Machines> Cluster<M> {
         Ok(cluster)
     }
 
-    /// Whether this process has founded the cluster, so that there are no tables yet. False for a
-    /// process that has compute node 0 as a returned incarnation.
+    /// Whether this process has founded the cluster, which then has no tables yet. False for a
+    /// process with a returned incarnation of compute node 0.
     pub fn has_founded(&self) -> bool {
         self.founded
     }
@@ -144,24 +144,25 @@ impl<M: Machines> Cluster<M> {
         self.returned
     }
 
-    /// Whether all compute nodes are in this process and always will be.
+    /// Whether all compute nodes are, and always will be, in this process.
     pub(crate) fn is_alone(&self) -> bool {
         self.alone
     }
 
-    /// Settings that the cluster was started with.
+    /// Returns the settings that the cluster was started with.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// Fills an empty table with rows `0..rows`, in parallel; `loaded` counts them. No transaction
-    /// may use the table meanwhile. The rows of an ordered table are sorted in memory first. While
-    /// a memory node is lost or filled, or a table dropped, it waits, and goes on.
+    /// Fills an empty table with rows `0..rows`, in parallel; `loaded` counts the rows. No
+    /// transaction may use the table meanwhile. The rows of an ordered table are sorted in memory
+    /// first. While a memory node is lost or filled, or a table dropped, the load waits, and then
+    /// goes on.
     ///
     /// # Errors
     /// An unknown table, which may have been dropped meanwhile; an invalid or duplicate row; no
-    /// room; or memory nodes that have not answered, or that have been changing, for a minute. The
-    /// table is unusable afterwards.
+    /// room; or memory nodes that have not answered, or have been changing, for a minute. The table
+    /// is unusable afterwards.
     pub fn load(
         &self,
         table: TableId,
@@ -182,7 +183,7 @@ impl<M: Machines> Cluster<M> {
         self.load_stored(table, nodes.len() as u64, &node, loaded)
     }
 
-    /// Fills an empty table with rows as they are stored.
+    /// Fills an empty table with rows in their stored form.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -213,13 +214,14 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Runs `job` in one of the coroutine slots of the coordinator at `seat`. The job occupies the
-    /// slot until it ends, and drives its transactions by hand; [`Cluster::run`] does that for a
+    /// slot until it ends, and drives its transactions by hand; [`Cluster::run`] drives a
     /// transaction's body.
     ///
-    /// It has no time limit. A job may submit another one to the same cluster, and not wait for it.
+    /// A job has no time limit. A job may submit a further job to the same cluster, but must not
+    /// wait for its outcome.
     ///
     /// # Panics
-    /// If there is no such coordinator in this process.
+    /// If the coordinator is not in this process.
     #[track_caller]
     pub fn submit<T, F, Fut>(&self, seat: Seat, job: F) -> Submitted<T>
     where
@@ -256,25 +258,25 @@ impl<M: Machines> Cluster<M> {
         submitted
     }
 
-    /// Its name among the clusters of this process.
+    /// Returns the cluster's name among the clusters of this process.
     pub(crate) fn name(&self) -> Name {
         self.name
     }
 
-    /// Whether any compute node of this process still takes part: it has neither failed nor been
+    /// Whether any compute node of this process still takes part: has neither failed nor been
     /// expelled.
     pub fn is_serving(&self) -> bool {
         self.shared.nodes.iter().any(|node| !node.has_failed())
     }
 
-    /// Seats of all coordinators of this process.
+    /// Returns the seats of all coordinators of this process.
     pub fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
         let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
         let seats: Vec<Seat> = coordinators.iter().map(|coordinator| coordinator.seat).collect();
         seats.into_iter()
     }
 
-    /// Seats of the coordinators on compute nodes that have not failed.
+    /// Returns the seats of the coordinators on compute nodes that have not failed.
     pub(crate) fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
         let serves = |seat: &Seat| {
             let node = self.shared.hosted(seat.compute_node);
@@ -283,7 +285,8 @@ impl<M: Machines> Cluster<M> {
         self.seats().filter(serves)
     }
 
-    /// Returns this seat, or its thread's seat on the next node here that has not failed.
+    /// Returns `seat`, or the same thread's seat on the next node of this process that has not
+    /// failed.
     pub(crate) fn serving(&self, seat: Seat) -> Seat {
         let nodes: Vec<_> = self.shared.nodes.iter().collect();
         let first = nodes.iter().position(|node| node.index >= seat.compute_node).unwrap_or(0);
@@ -292,12 +295,12 @@ impl<M: Machines> Cluster<M> {
         Seat { compute_node: serving.index, ..seat }
     }
 
-    /// Place of the compute node that the router chooses for a transaction.
+    /// Returns the place of the compute node that the router chooses for a transaction.
     pub fn route(&self, intent: Intent, random: u64) -> usize {
         self.shared.index_of(self.shared.router.route(intent, random)).unwrap_or(0)
     }
 
-    /// Verbs and messages of all coordinators since the start, without those of failed nodes.
+    /// Returns the verbs and messages of all coordinators since the start, except on failed nodes.
     ///
     /// # Errors
     /// `Fenced` if a coordinator fails meanwhile.
@@ -310,8 +313,8 @@ impl<M: Machines> Cluster<M> {
         Ok(all)
     }
 
-    /// Look-ups of all coordinators in their nodes' caches since the start, without those of failed
-    /// nodes.
+    /// Returns the look-ups of all coordinators in their nodes' caches since the start, except on
+    /// failed nodes.
     ///
     /// # Errors
     /// `Fenced` if a coordinator fails meanwhile.
@@ -325,15 +328,16 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Waits until reported commits are complete: a commit is reported when every copy shows it,
-    /// which is before its remote locks are released (H3). Also waits for purges and trims, which
-    /// coordinators run some time after the commits that give them work; none begins before a
-    /// client's next transaction at that coordinator. With a lease, also waits for the
-    /// recovery of failed nodes. Gives up one second after the configured time-outs of commits and
-    /// locks, enough for repeated messages; an audit then finds what is left. Does not wait for
+    /// before its remote locks are released (H3). Also waits for purges and trims, which
+    /// coordinators run some time after the commits that cause them; no new ones begin before a
+    /// client's next transaction at the coordinator. With a lease, also waits for the recovery of
+    /// failed nodes. Gives up one second after the configured time-outs of commits and locks,
+    /// enough for repeated messages; an audit then finds the unfinished work. Does not wait for
     /// returning memory nodes to be filled.
     ///
     /// # Errors
-    /// `Fenced` if a coordinator fails meanwhile, or if one has failed and there is no lease.
+    /// `Fenced` if a coordinator fails meanwhile, or has failed before in a cluster without a
+    /// lease.
     pub fn settle(&self) -> Result<(), TxnError> {
         let config = &self.shared.config;
         let patience = config.commit_timeout + config.lock_timeout + Duration::from_secs(1);
@@ -349,13 +353,13 @@ impl<M: Machines> Cluster<M> {
         settled.into_iter().try_for_each(|settled| self.wait(settled))
     }
 
-    /// The machines that the cluster runs on.
+    /// Returns the machines of the cluster.
     pub fn machines(&self) -> &M {
         &self.machines
     }
 
-    /// Waits for the outcome of a job. On threads [`Submitted::wait`] does the same; on other
-    /// machines the cores run only during such a wait.
+    /// Waits for the outcome of a job. On threads this is [`Submitted::wait`]; on other machines
+    /// the cores run only during such a wait.
     ///
     /// # Errors
     /// As [`Submitted::wait`].
@@ -363,11 +367,11 @@ impl<M: Machines> Cluster<M> {
         submitted.wait_on(&self.machines)
     }
 
-    /// Returns the places of the compute nodes that some coordinator of this one suspects of being
-    /// dead.
+    /// Returns the places of the compute nodes that some coordinator of compute node `compute_node`
+    /// suspects of being dead.
     ///
     /// # Panics
-    /// If this process has no such compute node.
+    /// If the compute node is not in this process.
     pub fn suspects(&self, compute_node: usize) -> Vec<usize> {
         let node = self.shared.hosted(compute_node).expect("a compute node of this process");
         node.suspects.nodes().filter_map(|suspect| self.shared.index_of(suspect)).collect()
@@ -424,8 +428,8 @@ impl<M: Machines> Cluster<M> {
         Ok(CoordinatorHandle { seat, jobs, core: Some(core), ended })
     }
 
-    /// Writes the first beats of this process's nodes; before that, the founder writes the header
-    /// page of every replica of every group.
+    /// Writes the first beats of this process's nodes. The founder first writes the header page of
+    /// every replica of every group.
     fn write_headers(&self, entry: &Arrival) -> Result<(), ClusterError> {
         let (shared, founds) = (&self.shared, entry.founds());
         let placement = entry.members().kept(&shared.placement);

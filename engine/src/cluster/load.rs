@@ -1,21 +1,21 @@
 //! Loading a table before the first transaction: whole shards at once, in parallel, no locks.
 //!
-//! Every worker owns the shards whose number it is congruent to, so nothing is shared. It places
-//! the rows of a shard in local bucket images, packs their records into slabs of its own, and
-//! writes both to all replicas in large WRITEs. Slabs are taken as in a transaction, so that later
-//! data fits behind them; slots left over in the last ones go to the node
-//! ([`crate::space::slots`]).
+//! A worker owns the shards whose number is congruent to the worker's number, so workers share
+//! nothing. The worker places the rows of a shard in local bucket images, packs their records into
+//! slabs of its own, and writes both to all replicas in large WRITEs. Slabs are taken as in a
+//! transaction, so that later data fits behind them; slots left over in the last slabs go to the
+//! node ([`crate::space::slots`]).
 //!
 //! # Beside changes of the cluster
-//! A load takes no locks, so that it must not write while a memory node is lost, joins or is
-//! filled, or while the memory of a table is given back: those changes wait for it, and it for
-//! them. It writes in pieces of [`PIECE`] and gives way between two of them. What a worker has
-//! written of a shard stands until the memory nodes in use change; then it writes that shard anew,
-//! and so it does if a memory node does not answer. So a load waits, and goes on.
+//! A load takes no locks, so it must not write while a memory node is lost, joins or is filled, or
+//! while the memory of a table is given back: a change waits for the load, and the load for the
+//! change. A load writes in pieces of [`PIECE`] and gives way between two pieces. If the memory
+//! nodes in use change, or a memory node does not answer, the worker writes its present shard anew.
+//! So a load waits, and goes on.
 //!
 //! # What it is not
-//! Sure to go on for ever: a cluster that stands still for a minute fails it, and so does the drop
-//! of its own table.
+//! Patient without limit: a cluster that stands still for a minute fails the load, and so does a
+//! drop of the loaded table.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ const PIECE: Duration = Duration::from_millis(20);
 /// Number of rows between two looks at the clock.
 const ROWS_AT_ONCE: usize = 64;
 
-/// Writes the value of row number `n` of a load into the empty buffer and returns its primary key.
-/// Called several times for a row, from several threads: it must be a function of `n`.
+/// Writes the value of row number `n` of a load into the empty buffer and returns the row's primary
+/// key. Called several times for a row, from several threads: the result must be a function of `n`.
 pub type RowSource<'a> = dyn Fn(u64, &mut Vec<u8>) -> PrimaryKey + Sync + 'a;
 
 /// Share of one worker in a load.
@@ -61,16 +61,16 @@ pub(crate) struct Loader<'a> {
     pub(crate) lane: Lane,
     pub(crate) table: Arc<TableDef>,
     pub(crate) source: &'a RowSource<'a>,
-    /// Rows loaded so far, by all workers.
+    /// Rows loaded so far by all workers.
     pub(crate) loaded: &'a AtomicU64,
-    /// The table on the compute nodes that are told where its rows are.
+    /// The table's state on the compute nodes that learn the addresses of its rows.
     pub(crate) told: &'a [Arc<NodeTable>],
 }
 
-/// Reason for which a shard was not loaded.
+/// Reason why a shard was not loaded.
 #[derive(Debug)]
 enum Interrupted {
-    /// The memory nodes in use are others than when it was begun.
+    /// The memory nodes in use have changed since the shard was begun.
     Changed,
     /// A memory node does not answer.
     Broken(BatchError),
@@ -91,7 +91,7 @@ impl From<BatchError> for Interrupted {
 }
 
 impl<'a> Loader<'a> {
-    /// Loads those rows of `0..rows` that belong to a shard congruent to `worker` modulo `workers`.
+    /// Loads the rows of `0..rows` whose shard is congruent to `worker` modulo `workers`.
     pub(crate) async fn run(
         &self,
         rows: u64,
@@ -142,8 +142,8 @@ impl<'a> Loader<'a> {
     /// Begins a piece, as soon as no change of the cluster is under way.
     ///
     /// # Errors
-    /// `UnknownTable` if the table was dropped; `Unreachable` after a minute, or at once where no
-    /// time passes.
+    /// `UnknownTable` if the table was dropped; `Unreachable` after a minute, or at once if no time
+    /// passes during waits.
     async fn begin_piece(&self) -> Result<Piece<'a>, ClusterError> {
         let (shared, id) = (self.shared, self.table.id());
         let deadline = self.now().after(once::PATIENCE);
@@ -153,7 +153,8 @@ impl<'a> Loader<'a> {
                     !taking.placement.is_joined(),
                     "I319: a load writes to whole copies only"
                 );
-                // Looked up under the guard: its memory is not given back as long as that is held.
+                // Looked up under the guard: the table's memory is not given back while the guard
+                // is held.
                 let is_there = shared.table(id).is_some();
                 let begun = self.now();
                 return match is_there {
@@ -172,7 +173,7 @@ impl<'a> Loader<'a> {
 /// Replicas of a shard, and lives of memory nodes.
 type Present = (ReplicaSet, Vec<(NodeId, Life)>);
 
-/// Time in which nothing changes that a load relies on.
+/// Time in which no change of the cluster can disturb a load.
 struct Piece<'a> {
     taking: ControlTaking<'a>,
     begun: Nanos,
@@ -182,12 +183,12 @@ struct Piece<'a> {
 struct Writer<'a> {
     loader: &'a Loader<'a>,
     slabs: SlabAllocator,
-    /// Slots that the present shard has taken.
+    /// Slots taken for the present shard.
     taken: Vec<(Purpose, u64)>,
-    /// The present piece, if there is one.
+    /// The present piece, if any.
     piece: Option<Piece<'a>>,
     in_flight: VecDeque<Posted>,
-    /// Adjacent records that are not written yet, and the offset of the first.
+    /// Adjacent records not written yet, and the offset of the first.
     run: Vec<u64>,
     run_at: u64,
 }
@@ -199,14 +200,14 @@ impl<'a> Writer<'a> {
         Self { loader, slabs, taken, piece, in_flight, run: Vec::new(), run_at: 0 }
     }
 
-    /// Loads the rows of a shard, until that has happened with the same memory nodes from its first
-    /// row to its last. Returns the number of the application's rows in them.
+    /// Loads the rows of a shard; repeats the load until the memory nodes were the same from the
+    /// first row to the last. Returns the number of the application's rows among the stored rows.
     async fn load_shard(&mut self, rows: &[(Key, u64)]) -> Result<u64, ClusterError> {
         debug_assert!(!rows.is_empty(), "I243: a shard that is loaded has rows");
         let deadline = self.loader.now().after(once::PATIENCE);
         loop {
             let tried = self.try_shard(rows).await;
-            // Nothing of an attempt is under way any more when the next one begins.
+            // No write of an attempt is under way when the next attempt begins.
             let settled = self.settle(0).await;
             match tried.and_then(|count| settled.map(|()| count)) {
                 Ok(count) => {
@@ -228,7 +229,7 @@ impl<'a> Writer<'a> {
                     if !in_time || self.loader.now() >= deadline {
                         return Err(unreachable_nodes(error));
                     }
-                    // Its slots are given up: a late WRITE may land in one.
+                    // The attempt's slots are given up: a late WRITE may land in a slot.
                     self.taken.clear();
                     self.await_answers(&error, deadline).await;
                 }
@@ -237,7 +238,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Waits until the memory nodes that have failed answer again, or are not in use any more.
+    /// Waits until the failed memory nodes answer again, or are not in use any more.
     async fn await_answers(&self, error: &BatchError, deadline: Nanos) {
         let (lane, shared) = (&self.loader.lane, self.loader.shared);
         let mut silent: Vec<NodeId> = error.failures().iter().map(|failed| failed.node).collect();
@@ -296,7 +297,7 @@ impl<'a> Writer<'a> {
         Ok(count)
     }
 
-    /// Places a row in the image of its shard, with further buckets if need be.
+    /// Places a row in the image of its shard, and adds overflow buckets if needed.
     async fn place(
         &mut self,
         image: &mut ShardImage<'_>,
@@ -330,8 +331,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Replicas of a shard, and the lives of memory nodes, in the present piece, which is begun if
-    /// there is none.
+    /// Returns the replicas of a shard, and the lives of memory nodes, in the present piece. Begins
+    /// a piece if needed.
     async fn present(&mut self, shard: ShardId) -> Result<Present, Interrupted> {
         if self.piece.is_none() {
             self.piece = Some(self.loader.begin_piece().await?);
@@ -341,7 +342,8 @@ impl<'a> Writer<'a> {
         Ok((*taking.placement.replicas(group), taking.lives.clone()))
     }
 
-    /// Ends the piece if its time is over, with nothing of it under way. Returns whether it did.
+    /// Ends the piece if its time is over, after its WRITEs have completed. Returns whether the
+    /// piece was ended.
     async fn gives_way(&mut self, replicas: &ReplicaSet) -> Result<bool, Interrupted> {
         let is_over = |piece: &Piece<'_>| self.loader.now() >= piece.begun.after(PIECE);
         if !self.piece.as_ref().is_some_and(is_over) {
@@ -387,7 +389,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Gives the unused slots of its slabs to the compute node that they are entered for.
+    /// Gives the unused slots of the worker's slabs to the compute node named in the slabs'
+    /// directory entries.
     fn leave_slots(&mut self) {
         let shared = self.loader.shared;
         let node = shared.nodes.first();
@@ -448,8 +451,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Waits until at most `left` batches are under way; returns the first error of those that have
-    /// ended.
+    /// Waits until at most `left` batches are under way; returns the first error of the completed
+    /// batches.
     async fn settle(&mut self, left: usize) -> Result<(), Interrupted> {
         let mut outcome = Ok(());
         while self.in_flight.len() > left {

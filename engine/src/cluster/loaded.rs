@@ -1,9 +1,9 @@
 //! Agreement on whether all data of a cluster of several processes is loaded.
 //!
 //! # What it is
-//! The charter says that a cluster is founded, with empty memory. Its founder then creates tables
-//! and fills them, without locks, from a snapshot or otherwise. One value at the authority, written
-//! once, says that all of it is done, or never will be:
+//! The charter says that a cluster is founded, with empty memory. The founder then creates tables
+//! and fills them, without locks, from a snapshot or otherwise. A write-once value at the authority
+//! says that all data is loaded, or never will be:
 //!
 //! | `loaded` | means | is written by |
 //! |---|---|---|
@@ -11,19 +11,19 @@
 //! | `loaded` | the cluster may serve | the founder, when every row has landed |
 //! | `cut short: …` | the data will never be whole | the founder, or any other process |
 //!
-//! All processes wait for it before they serve, however they have got their part, and no snapshot
-//! is taken before. While the founder loads it counts up a second value, `loading`, which tells the
-//! others how long waiting makes sense.
+//! Every process waits for this value before serving, however it has got its part, and no snapshot
+//! is taken before. During the load the founder counts up a second value, `loading`, which tells
+//! the other processes how long waiting makes sense.
 //!
 //! # If it stops anywhere
-//! If the founder dies, is expelled, or is silent for longer than the others' patience, the first
-//! process that notices cuts the load short. A founder that only paused finds that value when it
-//! has finished: only one of the two is ever written. What a paused founder writes to memory
-//! meanwhile is read by no process.
+//! If the founder dies, is expelled, or is silent for longer than the other processes' patience,
+//! the first process that notices cuts the load short. A founder that only paused finds `cut short`
+//! when it has finished: only one of the two values is ever written. No process reads the data that
+//! a paused founder writes to memory meanwhile.
 //!
 //! # What it is not
 //! A way to go on with half a load. Memory of a cluster that was cut short is of no use: end all
-//! its nodes and start it again.
+//! nodes and start the cluster again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,17 +50,17 @@ const PROGRESS_KEY: &str = "loading";
 const CUT_SHORT: &str = "cut short: ";
 /// Interval at which the founder reports its progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause between two looks at whether the load has ended.
+/// Pause between two checks for the end of the load.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// State of a cluster's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Data {
-    /// The founder fills tables, or has not begun to.
+    /// The founder fills tables, or has not begun yet.
     Loading {
         /// Rows loaded so far, as last reported by the founder.
         rows: u64,
-        /// Version of that report; another one each time.
+        /// Version of the last report; changes with every report.
         said: Version,
     },
     /// All data is there.
@@ -92,20 +92,20 @@ impl Data {
         match (text.as_ref(), text.strip_prefix(CUT_SHORT)) {
             (LOADED, _) => Self::Loaded,
             (_, Some(why)) => Self::CutShort { why: why.to_owned() },
-            // An unknown value does not say that the data is whole.
+            // An unknown value must not count as `loaded`.
             (other, None) => Self::CutShort { why: format!("the authority says \"{other}\"") },
         }
     }
 }
 
-/// Version of the founder's last progress report, and the rows it had loaded.
+/// Reads the version of the founder's last progress report, and the number of rows loaded by then.
 fn progress(authority: &dyn Authority) -> Result<(Version, u64), AuthorityError> {
     let Some(found) = authority.read(PROGRESS_KEY)? else { return Ok((Version::ABSENT, 0)) };
     let rows = found.value.try_into().map_or(0, u64::from_le_bytes);
     Ok((found.version, rows))
 }
 
-/// Declares the load cut short, unless it has ended; returns the state that stands.
+/// Declares the load cut short, unless the load has ended; returns the final state.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -114,27 +114,27 @@ pub(crate) fn cut_short(authority: &dyn Authority, why: &str) -> Result<Data, Au
     write_once(authority, KEY, value.as_bytes()).map(|stands| Data::decode(&stands))
 }
 
-/// Waits for the founder to load all data. Checks repeatedly, and cuts the load short once the
-/// founder's life is over or it has been silent for too long.
+/// Waits for the founder to load all data. Each check cuts the load short if the founder's life is
+/// over or the founder has been silent for too long.
 #[derive(Clone, Debug)]
 pub struct LoadWatch {
     patience: Duration,
     /// Time of the authority's last answer, or of the first question.
     answered: Option<Nanos>,
-    /// Version of the founder's last report, and when this process first saw it.
+    /// Version of the founder's last report, and the time when this process first saw it.
     said: Option<(Version, Nanos)>,
 }
 
 impl LoadWatch {
-    /// Watch that lets the founder, and the authority, be silent for up to `patience`.
+    /// Creates a watch that lets the founder, and the authority, be silent for up to `patience`.
     pub const fn new(patience: Duration) -> Self {
         Self { patience, answered: None, said: None }
     }
 
-    /// Current state of the data.
+    /// Returns the current state of the data.
     ///
     /// # Errors
-    /// `Authority`, if it has been silent for the patience of this watch.
+    /// `Authority`, if the authority has been silent for the patience of this watch.
     pub fn look<M: Machines>(&mut self, cluster: &Cluster<M>) -> Result<Data, ClusterError> {
         let shared = &cluster.shared;
         if cluster.is_alone() {
@@ -173,7 +173,7 @@ impl LoadWatch {
         authority: &dyn Authority,
     ) -> Result<Data, AuthorityError> {
         let Data::Loading { said: version, .. } = data else { return Ok(data) };
-        // A life that was taken in later has not founded the cluster.
+        // A later life of the founder's node has not founded the cluster.
         let founds = |members: &Membership| {
             let member = members.member(founder);
             member.is_some_and(|one| members.is_live(founder) && one.joined == FIRST_EPOCH)
@@ -195,7 +195,7 @@ impl LoadWatch {
     }
 }
 
-/// Reports the progress of a load from a thread of its own, until it is dropped.
+/// Reports the progress of a load from a separate thread, until dropped.
 struct Ticking {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -242,19 +242,20 @@ fn say_progress(shared: &Shared) -> Result<Version, AuthorityError> {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Loads all data: runs `fill`, in the process that has founded the cluster, and tells all
-    /// processes that the data is there, or, if `fill` fails, that it never will be.
+    /// Loads all data: runs `fill`, in the founder's process, and tells all processes that the data
+    /// is complete, or, if `fill` fails, will never be.
     ///
     /// # Errors
-    /// `CutShort`: `fill` has failed, or another process took this one for dead meanwhile. The
-    /// cluster is unusable then. `Authority`, if it does not answer: then [`LoadWatch`] tells.
+    /// `CutShort`: `fill` has failed, or another process took this process for dead meanwhile. The
+    /// cluster is unusable then. `Authority`, if the authority does not answer: then [`LoadWatch`]
+    /// tells the outcome.
     pub fn fill<T>(&self, fill: impl FnOnce() -> Result<T, String>) -> Result<T, ClusterError> {
         let refused = |why| ClusterError::CutShort { why };
         if self.is_alone() {
             return fill().map_err(refused);
         }
         let shared = &self.shared;
-        // Outside of time no process can tell how long the founder was silent.
+        // If no time passes, no process can tell how long the founder was silent.
         let ticks = shared.control.is_in_time();
         let ticking = ticks.then(|| Ticking::start(shared, &self.machines().outside()));
         let ticking = ticking.transpose()?;
@@ -268,7 +269,7 @@ impl<M: Machines> Cluster<M> {
         let filled = match filled {
             Ok(filled) => filled,
             Err(why) => {
-                // Without an answer, the others notice when this process has ended.
+                // Without an answer, the other processes notice the end of this process.
                 let _ = last_word(&format!("{CUT_SHORT}{why}"));
                 return Err(refused(why));
             }
@@ -283,7 +284,7 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
-    /// State of the data, as far as the authority knows.
+    /// Returns the state of the data, as known to the authority.
     ///
     /// # Errors
     /// The authority does not answer.

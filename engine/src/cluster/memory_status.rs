@@ -1,10 +1,10 @@
-//! Memory nodes that serve, are lost or are about to return, for operators and servers.
+//! States of memory nodes (serving, lost, about to return), for operators and servers.
 //!
-//! A server checks here before it lets an application write: every replica takes part in a commit,
-//! so a write while one is silent ends with an unknown outcome at best, unless that node is lost
-//! soon and the others have copies ([`Cluster::needed_memory`]). Without writes no coordinator
-//! would find out that the node is back: [`Cluster::look_for_memory`] does.
-//! [`Cluster::memory_status`] returns what the cluster has agreed on.
+//! A server asks this module before it lets an application write: every replica takes part in a
+//! commit, so a write while a memory node is silent ends with an unknown outcome at best, unless
+//! the memory node is lost soon and other nodes have copies ([`Cluster::needed_memory`]). Without
+//! writes no coordinator would notice the return of a silent memory node:
+//! [`Cluster::look_for_memory`] does. [`Cluster::memory_status`] returns the agreed state.
 
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Machines;
@@ -19,29 +19,29 @@ use crate::cluster::handle::Cluster;
 /// State of a memory node in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryStanding {
-    /// Used, with all its copies whole.
+    /// In use, with whole copies.
     Serving,
-    /// Half of the compute nodes get no answer from it, and it has the last copies of some rows:
-    /// these are lost, unless it comes back.
+    /// Half of the compute nodes get no answer from the memory node, and it has the last copies of
+    /// some rows: these rows are lost, unless the memory node comes back.
     OutOfReach,
-    /// Lost. Other memory nodes have copies of all it had.
+    /// Lost. Copies of all its data are on other memory nodes.
     Lost,
-    /// Back after a loss: it gets every write, and is being filled with what it missed.
+    /// Back after a loss: receives every write, and is being filled with the data it missed.
     Joining,
 }
 
 /// State of the memory pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryStatus {
-    /// State of each memory node, by place.
+    /// States of the memory nodes, by place.
     pub nodes: Vec<MemoryStanding>,
-    /// Number of copies of each replica group, on memory nodes that are in use.
+    /// Number of copies of each replica group, on memory nodes in use.
     pub copies: Vec<usize>,
 }
 
 impl MemoryStatus {
-    /// Derives the state from the initial placement, the one that is left, and its nodes that are
-    /// out of reach.
+    /// Derives the state from the initial placement, the placement that is left, and the memory
+    /// nodes out of reach.
     pub fn new(first: &Placement, left: &Placement, out_of_reach: &[NodeId]) -> Self {
         let (kept, used_at_all) = (left.of_whole().nodes(), left.nodes());
         let standing = |node: NodeId| match node {
@@ -61,14 +61,14 @@ impl MemoryStatus {
     }
 }
 
-/// Progress of filling a memory node that is back.
+/// Progress of filling a returned memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryReturn {
-    /// Its place among the memory nodes.
+    /// Place of the node among the memory nodes.
     pub memory_node: usize,
     /// Number of shards filled so far.
     pub shards: usize,
-    /// Number of shards that it is to have.
+    /// Number of shards to be filled in total.
     pub of: usize,
 }
 
@@ -86,7 +86,7 @@ impl MemoryReturn {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Returns the progress of memory nodes that are back and not whole yet.
+    /// Returns the progress of memory nodes that have returned and are not whole yet.
     ///
     /// # Errors
     /// The authority does not answer.
@@ -96,8 +96,7 @@ impl<M: Machines> Cluster<M> {
         Ok(MemoryReturn::of(&now, &self.shared.placement))
     }
 
-    /// Returns the state of the memory nodes that the cluster has agreed on. Without a lease no
-    /// loss is ever noticed.
+    /// Returns the agreed state of the memory nodes. Without a lease no loss is ever noticed.
     ///
     /// # Errors
     /// The authority does not answer.
@@ -108,11 +107,11 @@ impl<M: Machines> Cluster<M> {
         Ok(MemoryStatus::new(first, &now.surviving(first), &now.out_of_reach(first)))
     }
 
-    /// Returns the places of memory nodes that do not answer a compute node, as far as it has
-    /// noticed. Lost ones are not included, as they are not in use any more.
+    /// Returns the places of memory nodes that do not answer a compute node, as far as the compute
+    /// node has noticed. Lost memory nodes are not included: they are not in use any more.
     ///
     /// # Panics
-    /// If this process has no such compute node.
+    /// If the compute node is not in this process.
     pub fn silent_memory(&self, compute_node: usize) -> Vec<usize> {
         let node = self.shared.hosted(compute_node).expect("a compute node of this process");
         let left = node.configuration.placement().nodes();
@@ -120,8 +119,8 @@ impl<M: Machines> Cluster<M> {
         silent.map(|node| usize::from(node.0)).collect()
     }
 
-    /// Returns the places of [`Self::silent_memory`] that writes cannot do without: without a lease
-    /// no memory node is ever given up, and with one the last copies are not.
+    /// Returns the places of [`Self::silent_memory`] that writes need: without a lease no memory
+    /// node is ever given up, and with a lease no memory node with last copies.
     ///
     /// # Panics
     /// As [`Self::silent_memory`].
@@ -146,8 +145,8 @@ impl<M: Machines> Cluster<M> {
         MemoryStatus::new(&self.shared.placement, &placement, &last)
     }
 
-    /// Whether transactions may begin at a compute node as far as the others are concerned: false
-    /// while nodes wait for each other, as when a memory node is lost.
+    /// Whether the other nodes let transactions begin at a compute node: false while nodes wait for
+    /// one another, for example when a memory node is lost.
     ///
     /// # Panics
     /// As [`Self::silent_memory`].
@@ -156,7 +155,7 @@ impl<M: Machines> Cluster<M> {
         node.configuration.is_open()
     }
 
-    /// Asks silent memory nodes whether they answer again.
+    /// Checks whether silent memory nodes answer again.
     pub fn look_for_memory(&self) {
         for node in &self.shared.nodes {
             for silent in node.silent.nodes() {

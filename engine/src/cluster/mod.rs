@@ -1,4 +1,4 @@
-//! A process of a cluster: its start, its coordinators, its tables, loading, and figures.
+//! A process of a cluster: start, coordinators, tables, loading, and figures.
 //!
 //! Imports from [`crate::upkeep`] and below.
 

@@ -1,8 +1,8 @@
-//! Values at the authority that are written once, even if answers are lost.
+//! Write-once values at the authority, even if answers are lost.
 //!
-//! A compare-and-swap may have been applied although its answer was lost. With a key that is
-//! written once, reading it back and comparing it with the value to be written tells. Where two
-//! processes might write the same value, each puts its own [name](name_process) in.
+//! A compare-and-swap may have been applied although its answer was lost. With a write-once key,
+//! reading the value back and comparing it with the value to be written decides. Where two
+//! processes might write the same value, a process includes its own [name](name_process).
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::api::error::ClusterError;
 use crate::node::control::Control;
 use crate::node::shared::Shared;
 
-/// Key that every starting process writes anew.
+/// Key that every process writes anew at its start.
 const PROCESSES_KEY: &str = "processes";
 /// Time between two attempts to reach the authority.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
-/// Time for which a process that takes part keeps asking an authority that does not answer.
+/// Time for which a process that takes part keeps asking a silent authority.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Writes `value` under a key that has none. Returns the value that stands there afterwards.
+/// Writes `value` under a key without a value. Returns the key's value afterwards.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`]: ask again, with the same value.
@@ -55,11 +55,10 @@ pub(crate) fn name_process(authority: &dyn Authority) -> Result<[u8; 8], Authori
     }
 }
 
-/// Asks until there is an answer, for at most `patience`, and for as long as `may_wait` returns
-/// `Ok`.
+/// Asks until an answer comes, for at most `patience`, and for as long as `may_wait` returns `Ok`.
 ///
 /// # Errors
-/// Those of `ask` and `may_wait`; an unanswered one only once the time is over.
+/// The errors of `ask` and `may_wait`; an unanswered `ask` is an error only once the time is over.
 pub(crate) fn until_answered<T, E: Unanswered>(
     control: &Control,
     patience: Duration,
@@ -82,7 +81,7 @@ where
 }
 
 impl Shared {
-    /// Asks the authority until it answers, for at most [`PATIENCE`].
+    /// Asks the authority until an answer comes, for at most [`PATIENCE`].
     pub(crate) fn ask<T, E: Unanswered>(
         &self,
         ask: impl FnMut() -> Result<T, E>,

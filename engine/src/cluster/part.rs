@@ -1,33 +1,33 @@
-//! The part of a cluster that this process hosts, and how processes agree at the start.
+//! The part of a cluster hosted by this process, and the agreement of processes at the start.
 //!
 //! # What it is
-//! A cluster's compute nodes may live in several processes, each with a [`Part`] of them, that
-//! share memory nodes, an authority, and nothing else. They learn of each other through the
-//! authority:
+//! A cluster's compute nodes may live in several processes. A process has a [`Part`] of the compute
+//! nodes, and processes share only memory nodes and an authority. Processes learn of one another
+//! through the authority:
 //!
 //! | key | is | written by |
 //! |---|---|---|
 //! | `membership` | every compute node and its incarnation | the founder, before the charter |
-//! | `charter` | the settings that all must have in common | the founder, last |
-//! | `joined/N` | the first process of compute node N, or that none came | that one, or a member |
+//! | `charter` | the settings that all processes must share | the founder, last |
+//! | `joined/N` | first process of compute node N, or that none came | that process, or a member |
 //! | `tables` | the `catalogue`, with the secret of names | the process that makes a table |
-//! | `loaded` | whether all data is there (`loaded`) | founder, or one that finds it dead |
+//! | `loaded` | whether all data is there (`loaded`) | founder, or process that finds it dead |
 //!
-//! The founder is the process of compute node 0. The others wait for the charter: once it can be
-//! read, all memory is registered and formatted.
+//! The founder is the process of compute node 0. Other processes wait for the charter: a readable
+//! charter means that all memory is registered and formatted.
 //!
 //! # What may fail
-//! Everything that a node needs (its lock table, threads) is made before it joins. Between joining
-//! and its first beat there is one batch of verbs. A node that has joined and does not beat is
-//! expelled like one that has stopped beating (`members`), and its place can be taken again. Keys
-//! are written [once](crate::cluster::once), so an answer that is lost makes no difference.
+//! Everything that a node needs (its lock table, threads) is made before the node joins. Between
+//! joining and the first beat a node posts one batch of verbs. A node that has joined and does not
+//! beat is expelled like a node that has stopped beating (`members`), and its place can be taken
+//! again. Keys are written [once](crate::cluster::once), so a lost answer makes no difference.
 //!
 //! # If it stops anywhere
-//! A founder that dies before the charter is written leaves memory nodes with unusable regions; its
-//! next process writes that into the charter's place, and the cluster has to be made anew, memory
-//! nodes included. A process that restarts nodes waits until the others have settled what their
-//! earlier lives have left, and [takes part again](crate::cluster::rejoin). Of two such processes
-//! one succeeds.
+//! A founder that dies before the charter is written leaves memory nodes with unusable regions; the
+//! founder's next process writes `cut short` in place of the charter, and the cluster has to be
+//! made anew, memory nodes included. A process that restarts nodes waits until the other nodes have
+//! settled the work of the earlier lives, and [takes part again](crate::cluster::rejoin). Of two
+//! such processes one succeeds.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -55,7 +55,7 @@ const CHARTER_KEY: &str = "charter";
 /// Value of the charter's key if the founder died before it wrote the charter.
 const NO_CHARTER: &str = "cut short";
 const NOT_MADE: &str = "compute node 0 ended before it had made the cluster";
-/// Time that the founder's next process waits for the previous one, in case that is alive.
+/// Time for which the founder's next process waits for the previous process, which may be alive.
 const FOUNDING: Duration = Duration::from_secs(10);
 /// Interval at which a waiting process reads the charter again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -66,11 +66,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub enum Wait {
     /// The process of compute node 0 has not made the cluster yet.
     Founding,
-    /// The other compute nodes have not settled what the nodes' earlier lives have left yet.
+    /// The other compute nodes have not settled the work of the nodes' earlier lives yet.
     Recovery,
     /// The authority does not answer.
     Authority,
-    /// This node and a member do not reach each other.
+    /// The path between this node and a member is broken.
     Path {
         /// Place of the member among the compute nodes.
         to: usize,
@@ -80,15 +80,15 @@ pub enum Wait {
 /// Callback for every check of a wait; `Break` ends the wait with [`ClusterError::Interrupted`].
 pub(crate) type Waiting = Arc<dyn Fn(Wait) -> ControlFlow<()> + Send + Sync>;
 
-/// Compute nodes that this process hosts, and the authority that it shares with other processes.
+/// Compute nodes hosted by this process, and the authority shared with other processes.
 #[derive(Clone, Default)]
 pub(crate) enum Part {
-    /// All of them.
+    /// All compute nodes.
     #[default]
     Whole,
-    /// Some of them.
+    /// Some compute nodes.
     Share {
-        /// Their places among the compute nodes.
+        /// Places of the hosted nodes among the compute nodes.
         hosted: Vec<usize>,
         authority: Arc<dyn Authority>,
         /// Longest wait for the founder.
@@ -108,7 +108,7 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    /// The places of this process's compute nodes, in order.
+    /// Returns the places of this process's compute nodes, in order.
     pub(crate) fn hosted(&self, config: &Config) -> Vec<usize> {
         match self {
             Self::Whole => (0..config.compute_nodes).collect(),
@@ -132,7 +132,7 @@ impl Part {
         self.hosted(config).first() == Some(&0)
     }
 
-    /// Checks the part against the settings, as far as no other process is needed.
+    /// Checks the part against the settings, as far as possible without other processes.
     pub(crate) fn check(&self, config: &Config) -> Result<(), ClusterError> {
         let Self::Share { hosted, .. } = self else { return Ok(()) };
         let refuse = |sentence: &str| Err(ClusterError::Setting(sentence.to_owned()));
@@ -158,7 +158,7 @@ impl Part {
         }
     }
 
-    /// Asks the authority until it answers, for at most [`Self::patience`].
+    /// Asks the authority until an answer comes, for at most [`Self::patience`].
     pub(crate) fn ask<T, E: Unanswered>(
         &self,
         control: &Control,
@@ -175,9 +175,9 @@ impl Part {
         }
     }
 
-    /// Takes a place among the members for each hosted node. Waits for the founder if that is
-    /// another process, and for the other nodes if a hosted node has been started before.
-    /// `placement` is the initial one.
+    /// Takes a place among the members for each hosted node. Waits for the founder, unless this
+    /// process founds, and for the other nodes if a hosted node has been started before.
+    /// `placement` is the initial placement.
     pub(crate) fn enter(
         &self,
         config: &Config,
@@ -214,7 +214,7 @@ impl Part {
         if members.members().len() != peers.len() {
             return Err(ClusterError::Damaged);
         }
-        // This process may have paused after it joined, for so long that its nodes were expelled.
+        // This process's nodes may have been expelled during a long pause after joining.
         let is_first = |peer: &Peer| {
             let member = members.member(peer.id);
             member.is_some_and(|one| members.is_live(peer.id) && one.joined == FIRST_EPOCH)
@@ -225,7 +225,7 @@ impl Part {
         }
     }
 
-    /// As [`Self::enter`], where a hosted node has been started before.
+    /// As [`Self::enter`], if a hosted node has been started before.
     fn enter_again(
         &self,
         config: &Config,
@@ -239,7 +239,7 @@ impl Part {
             return Err(ClusterError::JoinedBefore { node });
         };
         let founds = self.founds(config);
-        // A founder that has died before it wrote the charter has left nothing to take part in.
+        // A founder that has died before it wrote the charter has left no cluster to rejoin.
         let founding = if founds { FOUNDING.min(*patience) } else { *patience };
         match self.await_charter(config, founding, control, authority) {
             Err(ClusterError::NotFounded { .. }) if founds => {
@@ -258,8 +258,8 @@ impl Part {
         let mut load = LoadWatch::new(*patience);
         let mut gate = Gate::new(config.lease.unwrap_or_default());
         loop {
-            // A cluster that was cut short admits no node. Where no other process is left, the
-            // founder's next one is the one that notices.
+            // A cluster that was cut short admits no node. If no other process is left, the
+            // founder's next process must notice by itself.
             let data = match founds {
                 true => load.ask(now, hosted[0].id, authority).ok(),
                 false => Data::read(authority).ok(),
@@ -293,7 +293,8 @@ impl Part {
         }
     }
 
-    /// Waits until the cluster has been made, and checks that it has this process's settings.
+    /// Waits until the cluster has been made, and checks that the charter has this process's
+    /// settings.
     fn await_charter(
         &self,
         config: &Config,
@@ -316,12 +317,13 @@ impl Part {
     }
 }
 
-/// Place of a member among the compute nodes, which are numbered after the memory nodes.
+/// Returns the place of a member among the compute nodes, which are numbered after the memory
+/// nodes.
 fn member_index(config: &Config, member: NodeId) -> usize {
     usize::from(member.0) - config.memory_nodes
 }
 
-/// Pauses between two checks of a wait, unless its callback ends it.
+/// Pauses between two checks of a wait, unless the callback ends the wait.
 fn pause(wait: Wait, waiting: &Waiting, control: &Control) -> Result<(), ClusterError> {
     look(wait, waiting)?;
     control.pause(PAUSE);
@@ -335,13 +337,13 @@ fn look(wait: Wait, waiting: &Waiting) -> Result<(), ClusterError> {
     }
 }
 
-/// Way in which a process has come to its part.
+/// How a process has come to its part.
 pub(crate) enum Arrival {
     /// The process makes the cluster.
     Founder(Membership),
-    /// Its nodes take the places that the founder has made for them.
+    /// The nodes take the places that the founder has made for them.
     Joined(Membership),
-    /// Its nodes have taken part before, in earlier lives.
+    /// The nodes have taken part before, in earlier lives.
     Returned(Life),
 }
 
@@ -350,7 +352,7 @@ impl Arrival {
         matches!(self, Self::Founder(_))
     }
 
-    /// Whether its nodes have their words in the memory pool already.
+    /// Whether the nodes have their words in the memory pool already.
     pub(crate) fn is_announced(&self) -> bool {
         matches!(self, Self::Returned(_))
     }
@@ -362,7 +364,7 @@ impl Arrival {
         }
     }
 
-    /// Owners of all shards; empty if they are the initial ones as far as is known.
+    /// Returns the owners of all shards; empty for the initial owners, as far as known.
     pub(crate) fn owners(&self) -> &[Owner] {
         match self {
             Self::Founder(_) | Self::Joined(_) => &[],
@@ -370,7 +372,7 @@ impl Arrival {
         }
     }
 
-    /// Access epoch of the process.
+    /// Returns the access epoch of the process.
     pub(crate) fn epoch(&self) -> Epoch {
         match self {
             Self::Founder(_) | Self::Joined(_) => FIRST_EPOCH,
@@ -388,7 +390,7 @@ pub(crate) fn found(
     authority: &dyn Authority,
 ) -> Result<(), ClusterError> {
     part.ask(control, || match membership::found(authority, members) {
-        // Only this process founds: an earlier attempt of its own has written this.
+        // Only this process founds: an earlier attempt of this process has written the membership.
         Err(AuthorityError::Conflict { .. }) => Ok(()),
         outcome => outcome,
     })?;
@@ -396,7 +398,7 @@ pub(crate) fn found(
     read_charter(part.ask(control, || write_once(authority, CHARTER_KEY, ours.as_bytes()))?, &ours)
 }
 
-/// Compares the stored charter with this process's.
+/// Compares the stored charter with the charter of this process.
 fn read_charter(found: Vec<u8>, ours: &str) -> Result<(), ClusterError> {
     if found == NO_CHARTER.as_bytes() {
         return Err(ClusterError::CutShort { why: NOT_MADE.to_owned() });
@@ -405,7 +407,7 @@ fn read_charter(found: Vec<u8>, ours: &str) -> Result<(), ClusterError> {
     compare(&found, ours)
 }
 
-/// Settings that all processes must have in common, one a line.
+/// Returns the settings that all processes must have in common, one per line.
 fn charter(config: &Config) -> String {
     let Config { memory_nodes, compute_nodes, replicas, threads, coroutines, .. } = config;
     let Config { memory_limit, max_writes, lease, locks, lock_wait, timestamps, .. } = config;

@@ -1,5 +1,5 @@
 //! Plan of a cluster from its settings: the nodes, initial placement and shard split, and memory
-//! layout. [`Plan::carry_out`] makes it real.
+//! layout. [`Plan::carry_out`] builds the cluster.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
@@ -31,9 +31,9 @@ use crate::node::names::Names;
 use crate::node::nodes::Nodes;
 use crate::node::shared::{ComputeNode, NodeParts, Peer, Shared};
 
-/// Access epoch of the control connection where all nodes are in one process. Control shares a node
-/// id with the first compute node, and that node's expulsion must not lock it out. A process with a
-/// part of the nodes is locked out with them.
+/// Access epoch of the control connection if all nodes are in one process. Control shares a node id
+/// with the first compute node, and the expulsion of this node must not lock control out. A process
+/// with a part of the nodes is locked out with its nodes.
 const CONTROL_EPOCH: Epoch = Epoch(u32::MAX);
 
 /// Checked configuration. Memory nodes are numbered first.
@@ -48,10 +48,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Checks the settings before it takes any resources.
+    /// Checks the settings before any resources are taken.
     pub(crate) fn new(config: &Config) -> Result<Self, ClusterError> {
         config.check()?;
-        // Any number may be asked for: the topology limits it, but only after the list is made.
+        // The configured number is not limited yet: the topology checks the limit, but only after
+        // the list is made.
         let numbered = |from: usize, count: usize| -> Vec<NodeId> {
             let end = from.saturating_add(count).min(usize::from(u16::MAX));
             (from..end).map(|node| NodeId(node as u16)).collect()
@@ -77,7 +78,7 @@ impl Plan {
     }
 
     /// Takes this process's part: admits its compute nodes and, if it is the founder, registers the
-    /// memory of all memory nodes. The returned [`Arrival`] says how it came to its part.
+    /// memory of all memory nodes. The returned [`Arrival`] says how the process came to its part.
     pub(crate) fn carry_out(
         self,
         config: Config,
@@ -91,7 +92,7 @@ impl Plan {
         let authority = part.authority();
         let place = |(index, id): (usize, &NodeId)| Peer { id: *id, index };
         let peers: Vec<Peer> = self.compute_nodes.iter().enumerate().map(place).collect();
-        // First what may fail: a place that is taken and not used is lost for a while.
+        // Fallible steps come first: a place that is taken but not used is lost for a while.
         let locks = hosted.iter().map(|_| lock_table(&config)).collect::<Result<Vec<_>, _>>()?;
         let has_threads = machines.toll().is_none() && machines.courier().is_none();
         let names = Names::draw(&config, has_threads, &machines.outside())?;
@@ -161,7 +162,7 @@ impl Plan {
 /// Creates the empty lock table of one compute node.
 ///
 /// # Errors
-/// `LockTable`: its size is invalid, or there is no memory for it.
+/// `LockTable`: the size is invalid, or memory is short.
 pub(crate) fn lock_table(config: &Config) -> Result<LockTable, ClusterError> {
     Ok(LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?)
 }
@@ -176,12 +177,13 @@ pub(crate) struct Admission<'a> {
     pub(crate) routes: &'a Arc<ShardMap>,
     /// Membership that includes the node.
     pub(crate) members: &'a Membership,
-    /// Owners of all shards at the start; empty if they are the initial ones.
+    /// Owners of all shards at the start; empty for the initial owners.
     pub(crate) owners: &'a [Owner],
 }
 
 impl Admission<'_> {
-    /// Creates the compute node at a place, with this environment and an empty lock table.
+    /// Creates the compute node at place `index`, with the environment `env` and the empty lock
+    /// table `locks`.
     pub(crate) fn admit(
         &self,
         index: usize,
@@ -214,7 +216,8 @@ impl Admission<'_> {
             coroutines: config.coroutines,
             placement: self.placement.clone(),
             balanced: config.balance.is_some(),
-            // Other locks do not involve the row's owner, so its cache could not learn of writers.
+            // Locks on memory nodes do not involve the row's owner, so the owner's cache could not
+            // learn of writers.
             cached: match config.locks {
                 LockKind::Lotus => config.version_table_cache,
                 LockKind::Cas

@@ -1,35 +1,35 @@
-//! Return of a failed compute node to the cluster, as another life (H2, H4, H8, H9).
+//! Return of a failed compute node to the cluster, as a new life (H2, H4, H8, H9).
 //!
 //! # The order, and what it is for
-//! 1. The membership says that the node's previous life is expelled, that everything expelled nodes
-//!    have left is settled, and that every live member knows so ([`Membership::may_rejoin`]). From
-//!    then on no member gives the previous life a shard, serves it, or drops locks, log entries or
-//!    floors on its account: a member acknowledges only after it has ended such work.
-//! 2. No word in the memory pool names the node as an owner. Words that did are their heirs' to
-//!    change; no new ones appear after step 1. So it begins with the words as they are, and any
-//!    earlier message that gives it a shard has an epoch that is over.
-//! 3. Its floor is zero, so the horizon stands still before the node reads anything (H13); and its
-//!    beat moves: beats of a later life are larger than all of an earlier one.
-//! 4. It is admitted, by one compare-and-swap from the very epoch of step 1.
-//! 5. It begins with an empty lock table, without shards, and *suspended*: it begins transactions,
-//!    and is given shards, when every live member, itself included, has acknowledged the epoch of
-//!    step 4. A member that has acknowledged refuses all lives but the present ones, and asks the
-//!    node again.
+//! 1. By the membership, the node's previous life is expelled, everything that expelled nodes have
+//!    left is settled, and every live member knows both ([`Membership::may_rejoin`]). From then on
+//!    no member serves the previous life, gives it a shard, or drops locks, log entries or floors
+//!    on its account: a member ends such work before it acknowledges.
+//! 2. No word in the memory pool names the node as an owner. Words that named the node are changed
+//!    by the heirs; no new ones appear after step 1. So the new life begins with the words as they
+//!    are, and an earlier message that gives the node a shard carries an epoch that is over.
+//! 3. The node's floor is zero, so the horizon stands still before the node reads anything (H13);
+//!    and its beat moves: beats of a later life are larger than all beats of an earlier life.
+//! 4. The node is admitted, by one compare-and-swap from the very epoch of step 1.
+//! 5. The node starts with an empty lock table, without shards, and *suspended*: transactions
+//!    begin, and shards are given to the node, when every live member, the node included, has
+//!    acknowledged the epoch of step 4. A member that has acknowledged refuses all lives but the
+//!    present ones, and asks the node again.
 //!
 //! # Paths to the others
-//! A process does not begin with step 1 while one of its nodes and a member that beats do not reach
-//! each other: the two would wait for each other, and one of them would be expelled again
-//! ([`lotus_recovery::membership::cuts`]). A member that does not beat is as good as dead, and is
-//! not waited for ([`Gate`]).
+//! A process does not begin step 1 while the path between one of its nodes and a beating member is
+//! broken: the two nodes would wait for one another until one is expelled again
+//! ([`lotus_recovery::membership::cuts`]). A member that does not beat is as good as dead, and the
+//! process does not wait for it ([`Gate`]).
 //!
 //! # If it stops anywhere
-//! Up to 2 nothing has changed for other nodes. After 3 its floor holds the horizon back until a
-//! member reads it, and removes it again ([`crate::memory_nodes::changes`]). After 4 it is a member
-//! that does not beat, and is expelled like any other.
+//! Up to step 2 nothing has changed for other nodes. After step 3 the node's floor holds the
+//! horizon back until a member reads the floor and removes it ([`crate::memory_nodes::changes`]).
+//! After step 4 the node is a member that does not beat, and is expelled as usual.
 //!
 //! # What it is not
-//! It gives the node no work: shards are balanced, or moved by an operator. Nor does it end the
-//! previous life: the other nodes do, when that is silent for a lease.
+//! A rejoin gives the node no work: shards are balanced, or moved by an operator. Nor does it end
+//! the previous life: the other nodes do so, after a lease of silence.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -63,10 +63,10 @@ pub(crate) struct Life {
     pub(crate) owners: Vec<Owner>,
 }
 
-/// Watches the paths between nodes that want to take part again and the members.
+/// Watches the paths between the members and the nodes that want to rejoin.
 pub(crate) struct Gate {
     lease: Duration,
-    /// Members that are not reached: last beat of each, and the time since when it has not moved.
+    /// Unreached members: the last beat, and the time since when the beat has not moved.
     unreached: BTreeMap<NodeId, (Beat, Nanos)>,
 }
 
@@ -75,9 +75,9 @@ impl Gate {
         Self { lease, unreached: BTreeMap::new() }
     }
 
-    /// A member that takes part, and that one of these nodes, given by id and place, does not
-    /// reach; `None` if there is none, or if the nodes may not return yet anyhow. `placement` is
-    /// the initial one.
+    /// Returns an unreached member: a member that takes part, and that one of `nodes`, given by id
+    /// and place, does not reach. `None` if there is no such member, or if the nodes may not return
+    /// yet anyhow. `placement` is the initial placement.
     pub(crate) fn blocked_by(
         &mut self,
         nodes: &[(NodeId, usize)],
@@ -105,8 +105,8 @@ impl Gate {
         Ok(blocked)
     }
 
-    /// Whether a member that is not reached, with this latest beat, may still live: the beat has
-    /// moved within two leases, as far as this process has looked.
+    /// Whether an unreached member may still live, given its latest beat: the beat has moved within
+    /// two leases, as far as this process has looked.
     fn takes_part(&mut self, member: NodeId, beat: Beat, now: Nanos) -> bool {
         let (known, since) = self.unreached.entry(member).or_insert((beat, now));
         if *known != beat {
@@ -116,7 +116,7 @@ impl Gate {
     }
 }
 
-/// Latest beat of the compute node at a place, on the memory nodes that are left.
+/// Reads the latest beat of the compute node at place `index` from the memory nodes that are left.
 fn latest_beat(
     index: usize,
     first: &Placement,
@@ -137,8 +137,8 @@ fn latest_beat(
     read.map_err(unreachable_nodes)
 }
 
-/// Admits these compute nodes again, all or none, by id and place; `None` while that is not
-/// allowed. `placement` is the initial one.
+/// Admits `nodes`, given by id and place, again, all or none; returns `None` while the membership
+/// does not allow a rejoin. `placement` is the initial placement.
 pub(crate) fn attempt(
     nodes: &[(NodeId, usize)],
     placement: &Placement,
@@ -167,8 +167,8 @@ pub(crate) fn attempt(
     }
 }
 
-/// Runs steps 2 and 3 under this membership. Returns the owners of all shards; `None` if one of
-/// these nodes is among them.
+/// Runs steps 2 and 3 under the membership `now`. Returns the owners of all shards; `None` if one
+/// of `nodes` is an owner.
 pub(crate) fn announce_at(
     nodes: &[(NodeId, usize)],
     placement: &Placement,
@@ -177,7 +177,7 @@ pub(crate) fn announce_at(
 ) -> Result<Option<Vec<Owner>>, ClusterError> {
     let (left, epoch) = (&now.surviving(placement), now.epoch());
     let joined = Epoch(epoch.0 + 1);
-    // No fence refuses this epoch on account of an earlier life.
+    // No fence against an earlier life refuses this epoch.
     let announced = control.under(epoch).with_lane(|lane| async move {
         let owners = read_owners(&lane, left).await?;
         let owns = |owner: &Owner| nodes.iter().any(|(id, _)| *id == owner.node);
@@ -212,16 +212,17 @@ async fn announce(
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Ends a compute node of this process, if it has not failed, and starts it again as another
-    /// life, with an empty lock table and without shards. Returns `false` if that is not possible
-    /// yet, because the other nodes have not settled what it has left; ask again.
+    /// Ends a compute node of this process, unless the node has failed already, and starts it again
+    /// as a new life, with an empty lock table and without shards. Returns `false` if a restart is
+    /// not possible yet, because the other nodes have not settled the work of the previous life;
+    /// call again later.
     ///
     /// # Errors
-    /// There is no [lease](crate::ClusterBuilder::lease), the memory nodes do not answer, or a
-    /// thread cannot be started.
+    /// The cluster has no [lease](crate::ClusterBuilder::lease), the memory nodes do not answer, or
+    /// a thread cannot be started.
     ///
     /// # Panics
-    /// If this process has no such compute node.
+    /// If the compute node is not in this process.
     pub fn restart(&self, compute_node: usize) -> Result<bool, ClusterError> {
         let shared = &self.shared;
         let before = shared.hosted(compute_node).expect("a compute node of this process");
@@ -249,12 +250,12 @@ impl<M: Machines> Cluster<M> {
         let node = admission.admit(compute_node, self.machines().env(before.id), locks)?;
         shared.learn_membership(&node, &life.members);
         if !shared.is_whole() {
-            // A table that was dropped while no node of this process took part is not named any
-            // more by a membership.
+            // The membership no longer names a table that was dropped while no node of this process
+            // took part.
             shared.ask(|| shared.learn_tables())?;
         }
         shared.replace_node(&node)?;
-        // Without coordinators it gets no work. The other nodes expel it like any that is silent.
+        // Without coordinators the node gets no work. The other nodes expel the silent node.
         self.start_coordinators(&node).inspect_err(|_| node.expel())?;
         Ok(true)
     }

@@ -1,21 +1,21 @@
-//! Number of rows of each table, counted in a sample of its index.
+//! Row counts of tables, estimated from a sample of the index.
 //!
 //! # What it is
 //! The home buckets of a table lie side by side, shard by shard, and a hash spreads the rows of a
-//! shard over its buckets. So the rows in a sample of buckets, a few side by side from each of
-//! [`STRETCHES`] equal stretches of the index, give an estimate of the total. Writes keep no
-//! counts, so a restart loses none: the sample reads memory itself.
+//! shard over its buckets. So the rows in a sample of buckets, a few adjacent buckets from each of
+//! [`STRETCHES`] equal stretches of the index, give an estimate of the total. Writes maintain no
+//! counts, so a restart loses no counts: the sample reads memory itself.
 //!
-//! The rows of an ordered table are those in the leaves of its tree, and each leaf says how many it
-//! has in its first word. Of the nodes that were found in the sample of the index, up to
-//! [`MOST_NODES`] are asked.
+//! The rows of an ordered table lie in the leaves of its tree, and the first word of a leaf
+//! contains its row count. Of the nodes found in the sample of the index, up to [`MOST_NODES`] are
+//! read.
 //!
 //! # How good it is
-//! Where a group has no more than [`MOST_READ`] home buckets all are read, and the number is exact
-//! except for rows being written. In larger tables it has a standard error of one divided by the
-//! square root of the rows, or nodes, that were counted: 1% where 10,000 were. Of an ordered table
-//! with more than [`MOST_NODES`] nodes in a group the error is some 2%. A row counts from its
-//! insert's commit to its deletion's.
+//! If a group has at most [`MOST_READ`] home buckets, every bucket is read, and the number is exact
+//! except for rows being written. In larger tables the standard error is one divided by the square
+//! root of the number of counted rows, or nodes: 1% for 10,000. For an ordered table with more than
+//! [`MOST_NODES`] nodes in a group the error is some 2%. A row counts from the commit of its insert
+//! to the commit of its deletion.
 
 use std::time::Duration;
 
@@ -37,17 +37,17 @@ use crate::node::coordinator::Coordinator;
 use crate::node::counted::{RowCounts, TableRows};
 use crate::txn::submit::Submitted;
 
-/// Most home buckets of a table that are read in each group.
+/// Most home buckets of a table that are read in a group.
 const MOST_READ: u64 = 4096;
-/// Most buckets read side by side.
+/// Most adjacent buckets read from a stretch.
 const SIDE_BY_SIDE: u64 = 8;
-/// Stretches of an index in each group.
+/// Stretches of an index in a group.
 const STRETCHES: u64 = MOST_READ / SIDE_BY_SIDE;
 /// READs in one batch: few, since a batch of many bytes keeps the thread from its transactions.
 const AT_ONCE: usize = 8;
-/// Most nodes of an ordered table that are asked for their rows in each group.
+/// Most nodes of an ordered table whose row counts are read in a group.
 const MOST_NODES: usize = 2048;
-/// Nodes that are asked in one batch, by a READ of a few words each.
+/// Nodes read in one batch, by READs of a few words.
 const NODES_AT_ONCE: usize = 64;
 
 /// Rows of one table in one group.
@@ -58,17 +58,17 @@ struct Counted {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Estimates the number of rows of each table, in the order of the tables. Coordinator 0 of a
-    /// compute node reads up to 4,096 buckets of each table's index in each replica group, some 2
-    /// MiB, between transactions; of an ordered table also a word of up to 2,048 nodes. The number
-    /// is exact for a table with no more buckets and nodes there and no writes under way; for
-    /// larger ones its standard error is about 1% where half of the index is used, or 2% if the
+    /// Estimates the number of rows of every table, in the order of the tables. Between
+    /// transactions, coordinator 0 of a compute node reads up to 4,096 buckets, some 2 MiB, of a
+    /// table's index in every replica group, and for an ordered table also a word of up to 2,048
+    /// nodes. The number is exact for a table within these limits and without writes under way; for
+    /// larger tables the standard error is about 1% if half of the index is used, or 2% if the
     /// table is ordered ([`TableRows::is_estimate`]).
     ///
-    /// The result is an error if a memory node that is in use cannot be read.
+    /// The result is an error if a memory node in use cannot be read.
     ///
     /// # Panics
-    /// If this process has no such compute node.
+    /// If the compute node is not in this process.
     pub fn row_counts(&self, compute_node: usize) -> Submitted<Vec<TableRows>> {
         self.submit(Seat { compute_node, thread: 0 }, |session| async move {
             let coordinator = session.coordinator();
@@ -79,14 +79,14 @@ impl<M: Machines> Cluster<M> {
         })
     }
 
-    /// The last count of the compute node's [`Self::row_counts`], or a new one if that is not
-    /// younger than `limit`: for callers that ask often, as metrics do. A count that took long is
-    /// used for ten times as long, and one that is under way is not made twice.
+    /// Returns the last count of the compute node's [`Self::row_counts`], or makes a new count if
+    /// the last one is as old as `limit`: for frequent callers, such as metrics. A slow count is
+    /// reused for ten times as long as it took, and no second count starts while one is under way.
     ///
-    /// The result is an error as there.
+    /// Fails like [`Self::row_counts`].
     ///
     /// # Panics
-    /// If this process has no such compute node.
+    /// If the compute node is not in this process.
     pub fn recent_row_counts(&self, compute_node: usize, limit: Duration) -> Submitted<RowCounts> {
         self.submit(Seat { compute_node, thread: 0 }, move |session| async move {
             let coordinator = session.coordinator();
@@ -112,7 +112,7 @@ async fn row_counts(coordinator: &Coordinator) -> Result<Vec<TableRows>, BatchEr
         for (group, replicas) in placement.groups() {
             let counted = rows_in_group(coordinator, &table, group, replicas.primary()).await;
             if !coordinator.serves_table(table.id()) {
-                // Dropped meanwhile: its memory may be another table's.
+                // Dropped meanwhile: another table may have its memory now.
                 break;
             }
             let counted = counted?;
@@ -139,7 +139,7 @@ async fn rows_in_group(
     if buckets == 0 {
         return Ok(Counted::default());
     }
-    // The group's first shard has the group's own number.
+    // The number of a group's first shard is the number of the group.
     let base = geometry.shard_base(ShardId::from_low_bits(u64::from(group.0)));
     let drawn = sample(buckets, &mut *coordinator.rng.borrow_mut());
     let sampled: u64 = drawn.iter().map(|(_, count)| count).sum();
@@ -185,8 +185,8 @@ async fn rows_in_group(
     Ok(Counted { rows: scaled as u64, is_estimate })
 }
 
-/// Rows of the nodes of an ordered table in these record slots, and the number of nodes that were
-/// still there.
+/// Returns the rows of the nodes of an ordered table in these record slots, and the number of nodes
+/// still present.
 async fn rows_of_nodes(
     coordinator: &Coordinator,
     table: &TableDef,
@@ -210,8 +210,9 @@ async fn rows_of_nodes(
     Ok((rows, asked))
 }
 
-/// Draws some buckets side by side from each of [`STRETCHES`] stretches of nearly equal length: the
-/// first one's number, and the count. All, if there are no more than [`MOST_READ`].
+/// Draws a few adjacent buckets from each of [`STRETCHES`] stretches of nearly equal length.
+/// Returns the number of the first bucket, and the count. Draws all buckets if the index has at
+/// most [`MOST_READ`].
 fn sample(buckets: u64, rng: &mut impl Rng) -> Vec<(u64, u64)> {
     let stretches = buckets.div_ceil(SIDE_BY_SIDE).min(STRETCHES);
     let begins = |stretch: u64| stretch * buckets / stretches;
@@ -223,8 +224,8 @@ fn sample(buckets: u64, rng: &mut impl Rng) -> Vec<(u64, u64)> {
     (0..stretches).map(draw).collect()
 }
 
-/// Cell of the newest committed version, if that is a value. A cell being written is ignored: a
-/// purge marks one beside the tombstone.
+/// Returns the cell of the newest committed version, if the version is a value. Ignores a cell
+/// being written: a purge marks a cell beside the tombstone.
 fn newest_value(cvt: Cvt<'_>) -> Option<Cell> {
     if !matches!(cvt.slot(), CvtSlot::Used(_)) {
         return None;

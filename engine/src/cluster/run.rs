@@ -1,4 +1,4 @@
-//! Whole transactions: a body, and where it runs.
+//! Whole transactions: running a body at a coordinator.
 
 use std::panic::Location;
 
@@ -19,29 +19,31 @@ use crate::txn::transaction::Transaction;
 
 impl<M: Machines> Cluster<M> {
     /// Runs a read-write transaction on some coordinator. If the body returns `Ok`, its changes are
-    /// committed; if it returns `Err`, none of them ever becomes visible.
+    /// committed; if the body returns `Err`, no change ever becomes visible.
     ///
-    /// The body adds rows, executes, reads, puts; rows that it has not executed are executed by the
-    /// commit. It runs on a coordinator's thread, which it must not block, and its future stays
-    /// there. Await the outcome or call [`Submitted::wait`]; dropping it changes nothing.
+    /// The body adds rows, executes, reads, puts; the commit executes added rows that the body has
+    /// not executed. The body runs on a coordinator's thread, which it must not block, and its
+    /// future stays on this thread. Await the outcome or call [`Submitted::wait`]; dropping the
+    /// outcome changes nothing.
     ///
     /// # Attempts
     /// The body is called anew for each attempt. An error of an execution or of the commit ends the
-    /// attempt, and the transaction remembers it: if it is [retryable](TxnError::is_retryable), a
-    /// new attempt begins, whatever error the body has made of it. So the body may use an error
-    /// type of its own, and nothing is lost if it overlooks such an error and returns `Ok`: it is
-    /// not committed, but tried again. Attempts go on for a second at least, and for 256 of them.
+    /// attempt, and the transaction remembers the error: after a
+    /// [retryable](TxnError::is_retryable) error a new attempt begins, whatever error the body
+    /// returns. So the body may use an error type of its own, and may even overlook such an error
+    /// and return `Ok`: the transaction is not committed, but retried. Retries go on for at least a
+    /// second and at least 256 attempts.
     ///
     /// # Errors
-    /// The outcome is one of these:
+    /// The possible outcomes:
     /// * the error of the body, if no engine's error has ended the attempt, or no retry can help;
-    /// * the engine's error, converted, if the body returned `Ok` in spite of it, or it came from
-    ///   the commit, or retries have not helped; only after `Unknown` and `Fenced` may the
+    /// * the engine's error, converted, if the body returned `Ok` in spite of the error, or the
+    ///   commit failed, or retries have not helped; only after `Unknown` and `Fenced` may the
     ///   transaction have committed;
-    /// * `DeadlinePassed`, converted, if the commit had not begun when its time was up
+    /// * `DeadlinePassed`, converted, if the commit had not begun within the time limit
     ///   ([`ClusterBuilder::transaction_timeout`](crate::ClusterBuilder::transaction_timeout));
-    /// * `Misuse`, converted, if a transaction's own code has called this, or a process that was
-    ///   forked from the cluster's: nothing is begun, as it could not be waited for;
+    /// * `Misuse`, converted, if the caller is a transaction's own code, or a process forked from
+    ///   the cluster's: nothing is begun, since the caller could not wait for the outcome;
     /// * `Panicked`, converted, if the body panicked.
     ///
     /// ```
@@ -79,8 +81,8 @@ impl<M: Machines> Cluster<M> {
         self.run_as(self.any_seat(), terms, body)
     }
 
-    /// Like [`Cluster::run`], on the compute node that owns the locks of a row, where they cost no
-    /// message (LOTUS §4.3).
+    /// Like [`Cluster::run`], on the compute node that owns the locks of a row, where locking costs
+    /// no message (LOTUS §4.3).
     ///
     /// # Errors
     /// `UnknownTable`.
@@ -141,13 +143,13 @@ impl<M: Machines> Cluster<M> {
         Ok(self.run_as(seat, terms, body))
     }
 
-    /// Terms of a transaction that says nothing of its own.
+    /// Default terms of a transaction.
     fn terms(&self, kind: TxnKind, site: &'static Location<'static>) -> Terms {
         let limit = self.shared.config.transaction_timeout;
         Terms { kind, limit, label: Label::Site(site) }
     }
 
-    /// A seat on the node that owns the locks of a row.
+    /// Returns a seat on the node that owns the locks of a row.
     fn seat_at(&self, table: TableId, key: &PrimaryKey) -> Result<Seat, TxnError> {
         let def = self.shared.table(table).ok_or(TxnError::UnknownTable(table))?;
         let first = def.key(key).shard();
@@ -161,7 +163,7 @@ impl<M: Machines> Cluster<M> {
         E: From<TxnError> + Send + 'static,
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
-        // Nothing is begun that its submitter could not wait for.
+        // Refused, since the caller could not wait for the outcome.
         if self.name().seat_here().is_some() {
             return Submitted::refused(self.name(), TxnError::Misuse(INSIDE));
         }

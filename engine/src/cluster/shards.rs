@@ -1,4 +1,4 @@
-//! Operator interface to shards: their owners, and moving them by hand.
+//! Operator interface to shards: owners, and moves by hand.
 
 use std::sync::{Arc, PoisonError};
 
@@ -26,12 +26,13 @@ use crate::txn::session::SessionView;
 pub struct ShardStatus {
     /// The shard.
     pub shard: ShardId,
-    /// Place of its owner among the compute nodes; `None` while it has none, or changes it.
+    /// Place of the owner among the compute nodes; `None` while the shard has no owner, or is
+    /// changing owners.
     pub owner: Option<usize>,
     /// Shard epoch in which the owner took over.
     pub epoch: ShardEpoch,
     /// Number of lock requests in the last interval of [load
-    /// balancing](crate::ClusterBuilder::balance); 0 without it.
+    /// balancing](crate::ClusterBuilder::balance); 0 without load balancing.
     pub requests: u64,
 }
 
@@ -46,7 +47,7 @@ pub enum Balancing {
     Never,
 }
 
-/// A move under way. Dropping it changes nothing about the move.
+/// A move under way. Dropping the handle does not affect the move.
 #[derive(Debug)]
 #[must_use = "wait for it to learn the outcome"]
 pub struct Moving {
@@ -65,11 +66,11 @@ impl Moving {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Returns the owner of each shard, and its published load, by the words in the memory pool; a
-    /// node that this process knows to be expelled owns nothing.
+    /// Returns the owner and the published load of each shard, by the words in the memory pool; a
+    /// node known to this process as expelled owns nothing.
     ///
     /// # Errors
-    /// `Unreachable`, if the memory node that has the words cannot be read.
+    /// `Unreachable`, if the memory node with the words cannot be read.
     pub fn shards(&self) -> Result<Vec<ShardStatus>, ClusterError> {
         let shared = &self.shared;
         let read = shared.control.with_lane(|lane| async move {
@@ -89,7 +90,7 @@ impl<M: Machines> Cluster<M> {
         Ok(ShardId::all().zip(rates).map(status).collect())
     }
 
-    /// Returns the counts of hand-overs of all compute nodes of this process so far.
+    /// Returns the hand-over counts of all compute nodes of this process so far.
     pub fn move_counters(&self) -> MoveCounters {
         let mut all = MoveCounters::default();
         for node in &self.shared.nodes {
@@ -98,8 +99,8 @@ impl<M: Machines> Cluster<M> {
         all
     }
 
-    /// Sets whether compute nodes of this process give shards away by themselves; they publish
-    /// their loads in any case. No effect without [load balancing](crate::ClusterBuilder::balance).
+    /// Sets whether compute nodes of this process give shards away by themselves; loads are
+    /// published in any case. No effect without [load balancing](crate::ClusterBuilder::balance).
     pub fn set_balancing(&self, balancing: Balancing) {
         for node in &self.shared.nodes {
             let counts = node.counts.iter();
@@ -107,8 +108,8 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
-    /// Returns the shards that take most of their owner's time, and would take as much elsewhere:
-    /// load balancing cannot help, only spreading their rows over more shards.
+    /// Returns the shards that take most of their owner's time, and would take as much on any other
+    /// node: load balancing cannot help, only spreading the rows over more shards.
     pub fn too_hot(&self) -> Vec<ShardId> {
         let nodes = self.shared.nodes.iter();
         nodes.filter_map(|node| node.counts.as_ref().and_then(NodeCounts::stuck)).collect()
@@ -127,11 +128,11 @@ impl<M: Machines> Cluster<M> {
         Ok(def.key(&key.into()).shard())
     }
 
-    /// Gives shards of one owner to the compute node at place `to`, all of them or none, while
-    /// transactions run (LOTUS §4.3); waits until that is done.
+    /// Gives shards of one owner to the compute node at place `to`, all or none, while transactions
+    /// run (LOTUS §4.3); waits for the end of the move.
     ///
     /// # Errors
-    /// [`MoveError`]; the shards are where they were, unless it is `Failed`.
+    /// [`MoveError`]; the shards have not moved, unless the error is `Failed`.
     pub fn move_shards(&self, shards: &[ShardId], to: usize) -> Result<Moved, MoveError> {
         if self.name().seat_here().is_some() {
             return Err(MoveError::Misuse(INSIDE));
@@ -141,10 +142,10 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Starts a move like [`Cluster::move_shards`], without waiting. If the owner is in another
-    /// process, a node of this one asks it by message.
+    /// process, a node of this process asks the owner by message.
     ///
     /// # Errors
-    /// Those that are known at once.
+    /// Errors known at once.
     ///
     /// # Panics
     /// If `shards` is empty, or has more than 128.
@@ -153,10 +154,10 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Starts a move like [`Cluster::start_move`], from the compute node at place `asked`, which
-    /// asks the owner if that is another node.
+    /// asks the owner if another node owns the shards.
     ///
     /// # Errors
-    /// Those that are known at once; `NoSuchNode` also if node `asked` is not in this process.
+    /// Errors known at once; `NoSuchNode` also if node `asked` is not in this process.
     ///
     /// # Panics
     /// As [`Cluster::start_move`].
@@ -193,7 +194,7 @@ impl Shared {
         let to = self.peers.get(to).ok_or(MoveError::NoSuchNode(to))?.id;
         let (reply, outcome) = async_channel::bounded(1);
         let order = Order { shards: shards.to_vec(), since: Vec::new(), to, reply };
-        // A node that has failed takes no order, and so drops the reply.
+        // A failed node takes no order, and so drops the reply.
         let _ = node.orders.0.try_send(order);
         Ok(Moving { outcome })
     }
@@ -207,10 +208,10 @@ impl SessionView {
     /// Gives shards away as [`Cluster::start_move`](crate::Cluster::start_move) does.
     ///
     /// # Errors
-    /// The same ones.
+    /// As [`Cluster::start_move`](crate::Cluster::start_move).
     ///
     /// # Panics
-    /// In the same cases.
+    /// As [`Cluster::start_move`](crate::Cluster::start_move).
     pub fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
         self.slot.coordinator.shared.start_move(shards, to)
     }

@@ -1,9 +1,9 @@
-//! Creating tables, and finding those that other processes have created.
+//! Creates tables, and finds tables that other processes have created.
 //!
 //! # If it stops anywhere
 //! Memory for the index is taken first, then the table is entered in the catalogue. Memory of a
-//! table that was not entered is given back, and lost if the process ends before. If it is not
-//! known whether the table was entered, the memory is never used for another one.
+//! table that was not entered is given back, and lost if the process ends before. If the outcome of
+//! the entry is unknown, the memory is never used for another table.
 
 use std::time::Duration;
 
@@ -28,37 +28,37 @@ fn refused(spec: &TableSpec, error: SpecError) -> ClusterError {
     ClusterError::Spec { table: spec.name.clone().into_owned(), error }
 }
 
-/// Table that is being created.
+/// Creation of a table in progress.
 struct Creation<'a> {
     shared: &'a Shared,
     placement: &'a Placement,
     spec: TableSpec,
     shape: IndexShape,
     deadline: Nanos,
-    /// Place of the index in each group, as far as memory is taken.
+    /// Places of the index, for the groups whose memory is already taken.
     bases: Vec<u64>,
-    /// Directory entry of that memory.
+    /// Directory entry of the index memory.
     entry: Option<SlabEntry>,
-    /// Definition that was last sent to the catalogue without an answer.
+    /// Last definition sent to the catalogue without an answer.
     in_doubt: Option<TableDef>,
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Creates a table. Other processes find it by its name. Waits while a memory node is being
-    /// lost or filled, unless it is called by a transaction's code.
+    /// Creates a table. Other processes find the table by its name. Waits while a memory node is
+    /// being lost or filled, unless called in a transaction's code.
     ///
     /// # Errors
-    /// An invalid specification, a name that is taken, too many tables, no room under the memory
-    /// limit, a memory node that does not answer, one that is being lost or filled for a minute, or
-    /// an authority that has not answered for as long: no table was created. `MayExist`
-    /// if it has not answered since it was asked to enter the table: then [`Self::open_table`]
+    /// An invalid specification, a name in use, too many tables, no room under the memory limit, a
+    /// memory node that does not answer, a memory node that is being lost or filled for a minute,
+    /// or an authority that has not answered for a minute: no table was created. `MayExist` if the
+    /// authority has not answered since the request to enter the table: then [`Self::open_table`]
     /// tells whether the table was created.
     pub fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
         self.create_table_within(spec, once::PATIENCE)
     }
 
-    /// Like [`Self::create_table`], with another time for which it waits, and asks an authority
-    /// again that does not answer.
+    /// Like [`Self::create_table`], but waits, and retries while the authority does not answer, for
+    /// at most `patience`.
     ///
     /// # Errors
     /// As [`Self::create_table`].
@@ -71,7 +71,7 @@ impl<M: Machines> Cluster<M> {
         let shape = IndexShape::of(&spec, shared.placement.group_count());
         let shape = shape.map_err(|error| refused(&spec, error))?;
         let deadline = shared.control.now().after(patience);
-        // A coordinator that waits here takes no note of the change that it waits for, and in a
+        // A coordinator waiting in this loop would not notice the awaited change, and in a
         // simulation nothing happens meanwhile.
         let may_wait = shared.has_threads && self.name().seat_here().is_none();
         let taking = loop {
@@ -96,30 +96,30 @@ impl<M: Machines> Cluster<M> {
         creation.carry_out().inspect_err(|_| creation.give_memory_back())
     }
 
-    /// Naming of the rows of all tables: by it one finds the shard of a row's key, and also keys
-    /// that share a name. `None` before there is a table.
+    /// Returns the naming of the rows of all tables, which tells the shard of a row's key, and also
+    /// which keys share a name. `None` before the first table.
     pub fn naming(&self) -> Option<Naming> {
         self.shared.names.decided()
     }
 
-    /// Number of the table `name`, if this process knows it.
+    /// Returns the number of the table `name`, if this process knows the table.
     pub fn table(&self, name: &str) -> Option<TableId> {
         let known = self.shared.known_tables();
         known.serving().find(|table| table.spec().name == name).map(|table| table.id())
     }
 
-    /// Makes tables known to this process that others have created. Asks the authority once.
+    /// Learns the tables that other processes have created. Asks the authority once.
     ///
     /// # Errors
-    /// The authority does not answer, or there is no memory for a table's addresses.
+    /// The authority does not answer, or no memory is left for a table's addresses.
     pub fn look_for_tables(&self) -> Result<(), ClusterError> {
         self.shared.learn_tables().map(drop)
     }
 
-    /// Number of the table `name`, which another process may have created.
+    /// Returns the number of the table `name`, which another process may have created.
     ///
     /// # Errors
-    /// There is no such table, or the authority has not answered for a minute.
+    /// The table does not exist, or the authority has not answered for a minute.
     pub fn open_table(&self, name: &str) -> Result<TableId, ClusterError> {
         let missing = || ClusterError::NoSuchTable(name.to_owned());
         match self.table(name) {
@@ -141,7 +141,8 @@ impl Creation<'_> {
                 return Ok(id);
             }
             if let Some(id) = catalogue.find(&self.spec.name) {
-                // Only this call has this memory: an equal entry is ours, answered or not.
+                // Only this call has the memory in `bases`: an equal entry was made by this call,
+                // answered or not.
                 let entered = catalogue.tables.get(usize::from(id.0)).and_then(TableState::serving);
                 let ours = self.in_doubt.take();
                 if entered.is_some() && entered == ours.as_ref() {
@@ -167,7 +168,7 @@ impl Creation<'_> {
                     shared.install(&catalogue)?;
                     return Ok(id);
                 }
-                // Another process has entered a table meanwhile; ours gets the next number.
+                // Another process has entered a table meanwhile; this table gets the next number.
                 Err(AuthorityError::Conflict { .. }) => self.in_doubt = before,
                 // The entry may have been made.
                 Err(error) if error.is_unanswered() && shared.control.now() < self.deadline => {
@@ -178,11 +179,11 @@ impl Creation<'_> {
         }
     }
 
-    /// Number of the table that this call has entered, without an answer, if it was dropped since.
-    /// Its memory is given back by the drop, and is not this call's any more.
+    /// Returns the number of the table that this call has entered, without an answer, if the table
+    /// was dropped since. The drop gives its memory back, so this call forgets the memory.
     ///
     /// # Errors
-    /// [`ClusterError::MayExist`]: nothing is left of the table with this number but the number.
+    /// [`ClusterError::MayExist`]: the table with this number is gone, so its creator is not known.
     fn had(&mut self, catalogue: &Catalogue) -> Result<Option<TableId>, ClusterError> {
         let Some(ours) = self.in_doubt.as_ref() else { return Ok(None) };
         let id = ours.id();
@@ -196,7 +197,7 @@ impl Creation<'_> {
         Ok(Some(id))
     }
 
-    /// Reads the catalogue, and asks again until the deadline if there is no answer.
+    /// Reads the catalogue, and retries until the deadline while no answer comes.
     fn learn_tables(&self) -> Result<Catalogue, ClusterError> {
         let shared = self.shared;
         let patience = self.deadline.since(shared.control.now());
@@ -208,7 +209,7 @@ impl Creation<'_> {
         })
     }
 
-    /// Error for an authority that does not answer any more.
+    /// Returns the error for an authority that does not answer any more.
     fn unanswered(&self) -> ClusterError {
         match self.in_doubt {
             Some(_) => ClusterError::MayExist(self.spec.name.clone().into_owned()),
@@ -216,8 +217,8 @@ impl Creation<'_> {
         }
     }
 
-    /// Takes the memory of the index in every group, and enters it under the table's present
-    /// number.
+    /// Takes the memory of the index in every group, and enters the memory in the directories under
+    /// the table's present number.
     fn take_index(&mut self, id: TableId) -> Result<(), ClusterError> {
         let shared = self.shared;
         let node = shared.nodes.first();
@@ -250,8 +251,8 @@ impl Creation<'_> {
         Ok(())
     }
 
-    /// Gives back the memory of a table that was not created. All of it is zeroes: no process has
-    /// known of it.
+    /// Gives back the memory of a table that was not created. The memory is all zeroes: no process
+    /// has known of the table.
     fn give_memory_back(&mut self) {
         let Some(entry) = self.entry.filter(|_| self.in_doubt.is_none()) else { return };
         debug_assert!(
@@ -260,7 +261,7 @@ impl Creation<'_> {
         );
         for ((group, replicas), base) in self.placement.groups().zip(self.bases.drain(..)) {
             let bytes = self.shape.index_bytes(usize::from(group.0));
-            // What cannot be given back is lost.
+            // Memory that cannot be given back is lost.
             let _ = self.shared.control.with_lane(|lane| async move {
                 slabs::give_back(&lane, replicas, base, bytes, entry).await
             });

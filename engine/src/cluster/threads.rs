@@ -1,4 +1,4 @@
-//! Life of a coordinator: its start, its slots and its chores.
+//! Life of a coordinator: start, slots and chores.
 
 use crate::api::seat::Seat;
 use crate::membership::{floors, members};
@@ -21,11 +21,13 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-/// Starts a coordinator on its core's executor and reports through `ready` whether it has started.
-/// The future takes jobs until their channel is closed, and is done when every slot is idle.
+/// Starts a coordinator on its core's executor and reports the outcome of the start through
+/// `ready`. The future takes jobs until their channel is closed, and is done when every slot is
+/// idle.
 ///
-/// A panic here (not in a transaction's own code, which is caught where it runs) leaves locks and
-/// writes in doubt, so it expels the whole node (H21). So does the loss of the core.
+/// A panic of the coordinator (not of a transaction's own code, whose panics are caught where the
+/// code runs) leaves locks and writes in doubt, so it expels the whole node (H21). The loss of the
+/// core has the same effect.
 pub(crate) fn run(
     shared: Arc<Shared>,
     node: Arc<ComputeNode>,
@@ -43,7 +45,7 @@ pub(crate) fn run(
         Ok(coordinator) => (Some(coordinator), Ok(())),
         Err(error) => (None, Err(error)),
     };
-    // The starter waits for this; if it has given up, the job channel is closed as well.
+    // The starter waits for this message; if it has given up, the job channel is closed as well.
     let _ = ready.try_send(outcome);
     let running = started.map(|coordinator| {
         hand_over::serve(&coordinator);
@@ -57,7 +59,7 @@ pub(crate) fn run(
                 until_idle(&coordinator, &all_idle, &guard.jobs).await;
                 settle(&coordinator, coordinator.shared.config.lock_timeout).await;
             };
-            // Boxed, each by itself: one future of them all would fill the stack of a thread.
+            // Boxed separately: a single future of all chores would fill the stack of a thread.
             let chores: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = vec![
                 Box::pin(floors::keep(&coordinator)),
                 Box::pin(hand_over::keep(&coordinator)),
@@ -75,7 +77,7 @@ pub(crate) fn run(
     }
 }
 
-/// Runs `life`; true if it came to its own end, false if the node was killed, which stops
+/// Runs `life`. Returns true if `life` ended by itself, false if the node was killed, which stops
 /// everything on its cores.
 async fn unless_killed(node: &ComputeNode, life: impl Future<Output = ()>) -> bool {
     let (mut life, mut killed) = (pin!(life), pin!(node.killed()));
@@ -111,12 +113,12 @@ fn start_slots(coordinator: &Rc<Coordinator>, jobs: &Receiver<Job>) -> Receiver<
     all_idle
 }
 
-/// Waits until every slot has ended. Once the cluster is stopped, they have a while for that; then
-/// the jobs that are left are dropped.
+/// Waits until every slot has ended. Once the cluster is stopped, the slots get `stop_timeout` to
+/// end; then the remaining jobs are dropped.
 async fn until_idle(coordinator: &Coordinator, all_idle: &Receiver<()>, jobs: &Receiver<Job>) {
     let shared = &coordinator.shared;
     let mut bounding = pin!(async {
-        // Nothing is ever sent, here and below: the channels are closed.
+        // Nothing is ever sent through this channel, or through `all_idle`: they are closed.
         let _ = shared.stopping.1.recv().await;
         coordinator.executor.sleep(shared.config.stop_timeout).await;
         debug_assert!(shared.stopping.1.is_closed(), "I331: jobs are dropped when all is stopped");
@@ -142,7 +144,7 @@ struct ExpelOnLoss {
 }
 
 impl ExpelOnLoss {
-    /// Marks that the coordinator has ended in order.
+    /// Records the orderly end of the coordinator.
     fn disarm(mut self) {
         self.armed = false;
     }
@@ -154,7 +156,7 @@ impl Drop for ExpelOnLoss {
             return;
         }
         self.node.expel();
-        // Callers waiting for a job to be taken or answered must not wait for ever.
+        // Callers that wait for a job to be taken or answered must not wait for ever.
         self.jobs.close();
         while self.jobs.try_recv().is_ok() {}
         for orders in [&self.node.orders.1, &self.node.passed_on.1] {
@@ -168,7 +170,7 @@ impl Drop for ExpelOnLoss {
 /// remote locks to be acknowledged.
 ///
 /// Nothing is purged before the next transaction begins. Does not wait for returning memory nodes
-/// to be filled: that may take long, and nothing reads a copy that is not whole.
+/// to be filled: filling may take long, and nothing reads a copy before it is whole.
 pub(crate) async fn settle(coordinator: &Coordinator, patience: Duration) {
     coordinator.settled.set(true);
     let executor = &coordinator.executor;

@@ -1,4 +1,4 @@
-//! Making the nodes of an ordered table from the rows that it is loaded with.
+//! Builds the nodes of an ordered table from the rows of a load.
 
 use lotus_mvcc::{PrimaryKey, TableDef};
 use lotus_tree::whole;
@@ -7,13 +7,13 @@ use crate::api::error::ClusterError;
 use crate::cluster::load::RowSource;
 use crate::node::node_numbers::LOADED;
 
-/// Nodes of a tree, each with its number.
+/// Nodes of a tree, with their numbers.
 pub(crate) type Nodes = Vec<(u64, Vec<u8>)>;
 
-/// Returns the nodes of a tree of the rows `0..rows`.
+/// Returns the nodes of a tree with the rows `0..rows`.
 ///
 /// # Errors
-/// A row whose key or value is too long, or whose key another row has.
+/// A key or value is too long, or two rows have the same key.
 pub(crate) fn nodes(
     table: &TableDef,
     rows: u64,
@@ -21,7 +21,7 @@ pub(crate) fn nodes(
 ) -> Result<Nodes, ClusterError> {
     let spec = table.spec();
     let (key_limit, value_limit) = (spec.key_bytes as usize, spec.record_bytes as usize);
-    // Values lie one after the other: the memory of ten million rows is taken in few pieces.
+    // Values lie in a single buffer: the memory of ten million rows is allocated in few pieces.
     let (mut values, mut sorted) = (Vec::new(), Vec::with_capacity(rows as usize));
     let mut value = Vec::new();
     for row in 0..rows {
@@ -41,7 +41,7 @@ pub(crate) fn nodes(
         let reason = format!("row {} has the same primary key", pair[0].1);
         return Err(ClusterError::Row { row: pair[1].1, reason });
     }
-    // Those of transactions are greater.
+    // Node numbers drawn by transactions are greater.
     let mut numbers = 1..LOADED;
     let number = || numbers.next().expect("there are fewer nodes");
     debug_assert!(

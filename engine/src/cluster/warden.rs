@@ -1,25 +1,26 @@
-//! Watch on code of applications that holds up coordinators' threads.
+//! Watch for application code that holds up coordinators' threads.
 //!
 //! # What it is
-//! A thread of its own, where coordinators are threads. Every now and then it looks
-//! what they are doing ([`crate::node::pulse`]). If one has been in the same poll of a job's code
-//! for a second, the log names that job.
+//! A separate thread, if coordinators are threads. Periodically the warden looks at the
+//! coordinators ([`crate::node::pulse`]). If a coordinator has been in the same poll of a job's
+//! code for a second, the log names the job.
 //!
-//! Coordinator 0 also beats for its node ([`crate::membership::watch`]). While a job's code holds
-//! it up, or many of them by turns, this thread beats in its place: the node is alive, and what it
-//! has promised holds. So a transaction that computes for seconds, or blocks on a file, costs no
-//! node, and nor does more work than its processor can do.
+//! Coordinator 0 also beats for its node ([`crate::membership::watch`]). While code of one job, or
+//! of many jobs by turns, holds up coordinator 0, the warden beats instead: the node is alive, and
+//! its promises hold. So neither a transaction that computes for seconds, or blocks on a file, nor
+//! an overloaded processor costs the cluster a node.
 //!
 //! # What it is not
-//! A way to seem healthy. A coordinator that is held up answers no peer, and takes no note of lost
-//! nodes. Requests to it end by their time-outs; but a change of the membership waits for every
-//! member. So after [`Config::block_limit`](crate::Config::block_limit), or a few leases when
-//! others wait for this node, it gives the node up, as if it had found it expelled: then the others
-//! recover its transactions and take over its shards. Where there are none it goes on as it is.
-//! Where no job's code is to blame it stops to beat then, and leaves the rest to the others: the
-//! whole process may have stood still.
+//! A way to seem healthy. A held-up coordinator answers no peer, and takes no note of lost nodes.
+//! Requests to the coordinator end by their time-outs; but a change of the membership waits for
+//! every member. So after [`Config::block_limit`](crate::Config::block_limit), or a few leases when
+//! other members wait for this node, the warden gives the node up, as if the node had been
+//! expelled: the other members then recover the node's transactions and take over the shards.
+//! Without other members the node goes on as before. If no job's code is to blame, the warden only
+//! stops beating at the limit, and leaves the rest to the other members: the whole process may have
+//! stood still.
 //!
-//! Code cannot block a simulated core, so there is no warden in a simulation.
+//! Code cannot block a simulated core, so a simulation has no warden.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -43,17 +44,17 @@ use crate::node::home::Name;
 use crate::node::pulse::Inside;
 use crate::node::shared::{ComputeNode, Shared};
 
-/// Time between two looks: as many in a lease as there are beats, within these bounds.
+/// Time between two looks: as many looks as beats in a lease, within the bounds of `LOOKS`.
 const LOOKS_PER_LEASE: u32 = 8;
 const LOOKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 /// Time after which the log names code that holds up a thread.
 const WARN: Duration = Duration::from_secs(1);
 /// Part of a lease after which coordinator 0 misses beats.
 const MISSED: u32 = 4;
-/// Leases for which others may wait for a node that is held up.
+/// Leases for which other members may wait for a held-up node.
 const AWAITED_LEASES: u32 = 4;
 
-/// Decision about a node that is held up.
+/// Decision about a held-up node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Duty {
     Nothing,
@@ -63,20 +64,20 @@ enum Duty {
     GiveUp,
 }
 
-/// A node that is held up, as far as its lease is concerned.
+/// State of a held-up node that matters for its lease.
 #[derive(Clone, Copy, Debug)]
 struct Plight {
-    /// Time for which the one is held up that has been for longest, and coordinator 0.
+    /// Longest time for which a coordinator is held up, and the time for coordinator 0.
     longest: Duration,
     of_first: Duration,
-    /// Time since coordinator 0's last turn to beat, whatever has kept it.
+    /// Time since coordinator 0's last turn to beat, whatever the cause of the delay.
     late: Duration,
-    /// Whether other members wait for this one, and whether there are any.
+    /// Whether other members wait for this node, and whether other members exist.
     is_awaited: bool,
     has_others: bool,
 }
 
-/// Decides what to do.
+/// Decides whether the warden beats for the node, or gives it up.
 fn duty(plight: Plight, lease: Duration, limit: Duration) -> Duty {
     let Plight { longest, of_first, late, is_awaited, has_others } = plight;
     let limit = if is_awaited { limit.min(lease * AWAITED_LEASES) } else { limit };
@@ -89,7 +90,8 @@ fn duty(plight: Plight, lease: Duration, limit: Duration) -> Duty {
     }
 }
 
-/// The thread; see the module's documentation. It ends when this is dropped.
+/// Handle of the warden's thread; see the module's documentation. Dropping the handle ends the
+/// thread.
 pub(super) struct Warden {
     stop: Sender<()>,
     thread: Option<JoinHandle<()>>,
@@ -112,13 +114,13 @@ impl Drop for Warden {
         if let Some(thread) = self.thread.take()
             && !self.cluster.is_forked()
         {
-            // If it has panicked, nothing depends on it.
+            // Nothing depends on a warden that has panicked.
             let _ = thread.join();
         }
     }
 }
 
-/// State of one coordinator, as last looked at.
+/// State of one coordinator at the last look.
 #[derive(Clone, Debug)]
 struct Sighting {
     life: Incarnation,
@@ -128,7 +130,7 @@ struct Sighting {
     told: bool,
 }
 
-/// Looks at all coordinators, one round after the other.
+/// Looks at all coordinators, round after round.
 struct Round<'a> {
     shared: &'a Shared,
     seen: Vec<Sighting>,
@@ -166,7 +168,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Looks which coordinators of a node are held up.
+    /// Returns the held-up coordinators of a node.
     fn look_at(&mut self, node: &Arc<ComputeNode>, now: Nanos) -> Vec<HeldUp> {
         let (before, others) = mem::take(&mut self.seen)
             .into_iter()
@@ -208,7 +210,7 @@ impl<'a> Round<'a> {
         held_up
     }
 
-    /// Keeps a node that is held up among the members, or gives it up.
+    /// Keeps a held-up node among the members, or gives the node up.
     fn keep(&self, node: &Arc<ComputeNode>, held_up: &[HeldUp], lease: Duration, at: Nanos) {
         let longest = held_up.iter().map(|one| one.since).max().unwrap_or_default();
         let first = held_up.iter().find(|one| one.seat.thread == 0);
@@ -217,7 +219,7 @@ impl<'a> Round<'a> {
         if longest.max(late) < lease / MISSED {
             return;
         }
-        // Without an answer, it is as if the node could not beat either.
+        // Without an answer the warden does not beat either.
         let Ok(now) = membership::read(self.shared.council.authority()) else { return };
         if !node.takes_part_in(&now) {
             return node.expel();
@@ -248,7 +250,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Beats on all memory nodes in use, with the node's own access epoch: a fence ends this too.
+    /// Beats on all memory nodes in use, with the node's own access epoch, so that a fence stops
+    /// these beats too.
     fn beat(&self, node: &Arc<ComputeNode>, now: &Membership) {
         debug_assert!(!node.has_failed(), "I332: a node that has given itself up beats no more");
         let shared = self.shared;
@@ -269,7 +272,7 @@ impl<'a> Round<'a> {
                     node.expel();
                 }
             }
-            // Another look comes soon.
+            // The next look comes soon.
             Err(_) => {}
         }
     }

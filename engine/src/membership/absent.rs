@@ -1,32 +1,32 @@
-//! Compute nodes without a beat: never started, or ended while they joined.
+//! Compute nodes without a beat: never started, or ended during their join.
 //!
 //! # Why beats are not enough
 //! A process claims its node's place at the authority before the node's first beat, and other nodes
-//! expel by beats only. A beat of zero belongs to a node that was never started as well as to one
-//! that ended between its claim and its beat. The word at the authority tells them apart, so
-//! coordinator 0 reads it now and then:
+//! expel by beats only. A beat of zero belongs to a node that was never started as well as to a
+//! node that ended between claim and first beat. The word at the authority distinguishes the two
+//! cases, so coordinator 0 reads the word now and then:
 //!
 //! | `joined/N` | means | the others |
 //! |---|---|---|
 //! | nothing yet | no process of the node has come | wait, for a bounded time |
 //! | the name of a process | that process takes the place | expel it some leases later |
-//! | [`NOBODY`] | it did not come in time | expel it at once |
+//! | [`NOBODY`] | the process did not come in time | expel the node at once |
 //!
 //! # Nodes that do not come
-//! Every member counts: all wait for it when a table is dropped or a memory node is lost, its floor
-//! holds back the horizon, and its rows cannot be used. So [some leases](WAITED_LEASES) after the
-//! cluster has all its data, a member writes [`NOBODY`] into the place of each node that has not
-//! come. The word is written once, by the node's process or by a member, so a process that takes
-//! its place is never expelled for being late; one that comes later is taken in as any other life
-//! that returns ([`crate::cluster::rejoin`]).
+//! Every member counts: the cluster waits for all members when a table is dropped or a memory node
+//! is lost, an absent member's floor holds back the horizon, and its rows cannot be used. So [some
+//! leases](WAITED_LEASES) after the cluster has all its data, a member writes [`NOBODY`] into the
+//! place of every absent node. The word is written once, by the node's process or by a member, so a
+//! process that takes its place is never expelled for being late; a later process is admitted like
+//! a returning life ([`crate::cluster::rejoin`]).
 //!
 //! # If it stops anywhere
-//! A member that ends after it has written [`NOBODY`] leaves the expulsion to the others, which
-//! read it.
+//! If a member ends after writing [`NOBODY`], the remaining members read the word and expel the
+//! node.
 //!
 //! # What it does not cover
-//! Lives that return: those beat before they become members ([`crate::cluster::rejoin`]). Clusters
-//! with data that is still being loaded: they do not serve yet.
+//! Returning lives: a returning life beats before it becomes a member ([`crate::cluster::rejoin`]).
+//! Clusters still loading data: such a cluster does not serve yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,14 +40,15 @@ use crate::membership::members::Heard;
 use crate::node::coordinator::Coordinator;
 use crate::node::members::Suspect;
 
-/// Number of leases a node may have joined without beating. Joining and the first beat are one
-/// batch of verbs and one answer of the authority apart.
+/// Number of leases for which a joined node may go without beating. Joining and the first beat are
+/// a batch of verbs and an answer of the authority apart.
 const JOINING_LEASES: u32 = 8;
-/// Number of leases, from when all data is known to be there, for which a node may stay away.
+/// Number of leases for which a node may stay away, from the moment the data is known to be
+/// complete.
 const WAITED_LEASES: u32 = 8;
-/// Name in the place of a node that did not come in time. No process has it.
+/// Name in the place of a node that did not come in time. No process has this name.
 const NOBODY: &[u8] = b"nobody";
-/// Key that says whether all data of the cluster is there, and its value if so.
+/// Key for whether the cluster's data is complete, and the value if complete.
 pub(crate) const LOADED_KEY: &str = "loaded";
 pub(crate) const LOADED: &str = "loaded";
 
@@ -57,9 +58,9 @@ pub(crate) struct Absent {
     looked: Option<Nanos>,
     /// Time at which a node without a beat was first known to have joined, by place.
     joined: BTreeMap<usize, Nanos>,
-    /// Places that are known to be given up.
+    /// Places known to be given up.
     vacant: BTreeSet<usize>,
-    /// Time at which all data was first known to be there.
+    /// Time at which the data was first known to be complete.
     loaded: Option<Nanos>,
 }
 
@@ -102,13 +103,13 @@ impl Absent {
         Absentees { late, unknown }
     }
 
-    /// Whether nodes that have not come by `now` are waited for no longer.
+    /// Whether nodes that have not come by `now` are given up.
     fn is_over(&self, now: Nanos, lease: Duration) -> bool {
         self.loaded.is_some_and(|loaded| now.since(loaded) >= lease * WAITED_LEASES)
     }
 
     /// Asks the authority which of the `unknown` nodes have joined, and gives up the places of the
-    /// others once their time is over. Waits for its answer.
+    /// rest once their time is over. Waits for the answer.
     pub(crate) async fn look(
         &mut self,
         coordinator: &Coordinator,
@@ -183,7 +184,7 @@ fn give_to_nobody(authority: &dyn Authority, index: usize) -> Result<Holder, Aut
     }
 }
 
-/// Whether all data is known to be there.
+/// Whether the data is known to be complete.
 fn has_all_data(authority: &dyn Authority) -> bool {
     let found = authority.read(LOADED_KEY);
     found.is_ok_and(|found| found.is_some_and(|found| found.value == LOADED.as_bytes()))
@@ -192,7 +193,7 @@ fn has_all_data(authority: &dyn Authority) -> bool {
 /// Result of [`Absent::decide`].
 #[derive(PartialEq, Eq, Debug)]
 struct Absentees {
-    /// Places of the nodes that have been absent for too long, or did not come in time.
+    /// Places of nodes that have been absent for too long, or did not come in time.
     late: Vec<usize>,
     /// Places with an unknown holder; filled at most once in a lease.
     unknown: Vec<usize>,

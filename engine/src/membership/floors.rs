@@ -1,28 +1,31 @@
-//! Exchanges floors between nodes, so that all know the horizon ([`lotus_mvcc::horizon`], H13).
+//! Exchanges floors between nodes, so that every node knows the horizon ([`lotus_mvcc::horizon`],
+//! H13).
 //!
 //! # What it is
-//! Every coordinator publishes its floor, the oldest snapshot it may read from, to its node now and
-//! then. Coordinator 0 writes the smallest of these to the node's word on a memory node, reads the
-//! words of all nodes in the same batch, and computes the horizon, which all coordinators of its
-//! node use. The words are in the header page of the first group's primary only: a horizon that was
-//! read stays true when that node is lost, and a missing word only stops the horizon until it is
+//! Every coordinator periodically publishes its floor, the oldest snapshot it may read from, to its
+//! node. Coordinator 0 writes the smallest floor to the node's word on a memory node, reads the
+//! words of all nodes in the same batch, and computes the horizon for all coordinators of the node.
+//! The words are in the header page of the first group's primary only: a horizon stays true after
+//! the loss of that memory node, and a missing word only stops the horizon until the word is
 //! written again.
 //!
 //! # What it is not
-//! A clock. It counts in issued timestamps; when it runs decides how old the horizon is, never
-//! whether it is right. A silent node, paused or dead, holds the horizon back; then versions are
-//! overwritten as soon as the slots that may wait for it are used up. The word of an expelled node
-//! is removed with its recovery ([`crate::membership::recover`]), and whenever it reappears
+//! A clock. The horizon counts in issued timestamps; the time of an exchange decides how old the
+//! horizon is, never whether the horizon is right. A silent node, paused or dead, holds the horizon
+//! back; versions are then overwritten as soon as the slots that may wait for the horizon are used
+//! up. The word of an expelled node is removed with the node's recovery
+//! ([`crate::membership::recover`]), and whenever the word reappears
 //! ([`crate::memory_nodes::changes`]).
 //!
 //! # Readers of all rows
-//! A snapshot that is written to a file ([`crate::snapshot`]) is in use for seconds. The top bit of
+//! A snapshot being written to a file ([`crate::snapshot`]) is in use for seconds. The top bit of
 //! its node's word tells all nodes to keep more displaced versions meanwhile
 //! ([`NodeTable::patient_limit`](crate::node::shared::NodeTable)).
 //!
 //! # Idle nodes
 //! While no transaction begins the exchange becomes less frequent, up to [`MAX_INTERVALS`]
-//! intervals apart. It never stops, since other nodes depend on it. No caller waits for it.
+//! intervals apart. The exchange never stops, since other nodes depend on it. No caller waits for
+//! it.
 
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CHANGES_OFFSET, FLOORS_OFFSET, MAX_FLOORS};
@@ -38,7 +41,7 @@ const UNMOVED: u32 = 64;
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_FLOORS, "each has a word");
 const _: () = assert!(CHANGES_OFFSET + WORD_BYTES as u64 == FLOORS_OFFSET, "one READ brings both");
 
-/// Publishes this coordinator's floor, again and again until its node is out.
+/// Publishes this coordinator's floor periodically until its node is out.
 pub(crate) async fn keep(coordinator: &Coordinator) {
     let (mut intervals, mut begun) = (1, 0);
     let mut owners = OwnersSeen::default();
@@ -73,7 +76,7 @@ struct OwnersSeen {
 }
 
 impl OwnersSeen {
-    /// Whether to read the owners, now that `changes` changes are counted.
+    /// Whether to read the owners, given a count of `changes` changes.
     fn are_due(&mut self, changes: u64) -> bool {
         self.exchanges = (self.exchanges + 1) % UNMOVED;
         std::mem::replace(&mut self.changes, changes) != changes || self.exchanges == 0
@@ -86,7 +89,7 @@ pub(crate) async fn exchange_floors(coordinator: &Coordinator) -> Option<u64> {
     let primary = coordinator.primary(FLOORS_GROUP);
     let mut batch = coordinator.lane.batch();
     batch.write_word(primary.at(floor_word(node.index)), node.horizon.word());
-    // The count of changes stands before the floors.
+    // The count of changes precedes the floors.
     let all = batch.read(primary.at(CHANGES_OFFSET), (1 + shared.peers.len()) * WORD_BYTES);
     match batch.post().await {
         Ok(done) => {

@@ -1,59 +1,60 @@
-//! Membership: beats, leases, expulsion, and what a survivor does about expelled nodes.
+//! Membership: beats, leases, expulsion, and a survivor's duties after an expulsion.
 //!
 //! # What it is
-//! With a lease configured, every coordinator checks a few times in each lease what its node knows
-//! of the membership ([`lotus_recovery::membership`]), and coordinator 0 keeps that up to date. A
-//! turn of coordinator 0:
+//! With a lease configured, every coordinator checks a few times per lease what its node knows of
+//! the membership ([`lotus_recovery::membership`]), and coordinator 0 keeps that knowledge up to
+//! date. A turn of coordinator 0:
 //!
-//! 1. It counts up its node's beat on every memory node, and reads all beats in the same batch.
-//!    Past its own lease the node begins no transactions until a beat has landed somewhere and it
-//!    still takes part.
-//! 2. It expels suspected nodes, complains of memory nodes that do not answer, reports members that
-//!    it does not reach, and learns which nodes others have expelled, and which memory nodes are
-//!    lost.
-//! 3. Its node treats the shards of expelled nodes as unowned from now on: an attempt that holds a
-//!    lock of theirs and has not begun to commit will not (H4), and no coordinator asks them for
-//!    more locks. Their words in the memory pool do not count any more.
-//! 4. Once all its coordinators have [stopped](crate::memory_nodes::changes) for a lost memory
-//!    node, it says so; once they have [taken note](take_note), it acknowledges.
-//! 5. It drops the locks that resolved nodes held in this node's table.
-//! 6. It takes over the expelled nodes' shards that it is the heir of, if adoption is allowed.
-//! 7. It resolves a part of the expelled nodes' logs ([`crate::membership::recover`]), beside all
-//!    this.
-//! 8. It looks for lost memory nodes ([`crate::memory_nodes::returning`]), and reports which shards
-//!    of those that are back its node has filled ([`crate::memory_nodes::filling`]).
-//! 9. It gives back the memory of tables that were dropped ([`crate::memory_nodes::clearing`]).
+//! 1. Counts up the node's beat on every memory node, and reads all beats in the same batch. Past
+//!    its lease the node begins no transactions until a beat has landed somewhere and the node is
+//!    still a member.
+//! 2. Expels suspected nodes, complains of memory nodes that do not answer, reports unreachable
+//!    members, and learns of expulsions by other nodes and of lost memory nodes.
+//! 3. Treats the shards of expelled nodes as unowned from now on: an attempt that holds a lock of
+//!    such a shard and has not begun to commit will not (H4), and no coordinator asks an expelled
+//!    node for more locks. The owner words of expelled nodes in the memory pool no longer count.
+//! 4. Reports the node as stopped once all its coordinators have
+//!    [stopped](crate::memory_nodes::changes) for a lost memory node; acknowledges the epoch once
+//!    all have [taken note](take_note).
+//! 5. Drops the locks of resolved nodes in this node's table.
+//! 6. Takes over shards of expelled nodes as their heir, if adoption is allowed.
+//! 7. Resolves a part of the expelled nodes' logs ([`crate::membership::recover`]), concurrently
+//!    with the other steps.
+//! 8. Looks for lost memory nodes ([`crate::memory_nodes::returning`]), and reports which shards of
+//!    returned memory nodes this node has filled ([`crate::memory_nodes::filling`]).
+//! 9. Gives back the memory of dropped tables ([`crate::memory_nodes::clearing`]).
 //!
 //! # If it stops anywhere
-//! Every step finds out anew whether there is anything to do, and repeating one changes nothing. A
-//! node that is expelled meanwhile learns so from its next beat, or from any verb that was refused,
-//! and ends: it has no vote any more, and its verbs no effect.
+//! Every step determines anew whether work is left, and repeating a step changes nothing. An
+//! expelled node learns of the expulsion from the next beat, or from a refused verb, and ends: the
+//! node has no vote any more, and its verbs have no effect.
 //!
 //! # What it is not
-//! Needed for safety: suspecting a node too early costs work and breaks nothing. Nor is it how a
-//! node returns ([`crate::cluster::rejoin`]).
+//! Needed for safety: suspecting a node too early costs work and breaks nothing. Nor does a node
+//! return by this path ([`crate::cluster::rejoin`]).
 //!
 //! # Memory nodes
-//! A memory node that has not answered for a lease, while another one has, is complained of, and is
-//! lost when half of the compute nodes complain. A compute node that is alone with its complaint
-//! cannot commit what has a copy there, nor end what it has begun: after [`PATIENCE_LEASES`] more
-//! it expels itself, and is recovered. It is alone if another node, which beats, does not complain.
-//! If the others have not been started yet no node would recover it, so it waits for them, until
-//! they [are given up](absent).
+//! A node complains of a memory node that has not answered for a lease while another memory node
+//! has. The memory node is lost when half of the compute nodes complain. A compute node alone with
+//! its complaint cannot commit writes to copies on that memory node, nor end transactions already
+//! begun: after [`PATIENCE_LEASES`] more leases the node expels itself, and is recovered. A node is
+//! alone if another beating node does not complain. Before the rest of the cluster has been
+//! started, no node would recover it, so it waits until the missing nodes [are given up](absent).
 //!
 //! # Paths between compute nodes
 //! Beats say nothing about the paths between compute nodes. A node reports members that its
-//! messages have not reached for a lease, as its fabric knows it, and once a report has stood for a
-//! lease one of the two nodes [gives way](lotus_recovery::membership::cuts): a member expels it.
+//! messages have not reached for a lease, according to the fabric. Once a report has stood for a
+//! lease, one of the two nodes [gives way](lotus_recovery::membership::cuts): a member expels it.
 //!
 //! # The authority
-//! A round trip to the authority takes time, and it may not answer for a while, so step 1 goes on
-//! beside the others: a node beats, and is believed alive, while its
+//! A round trip to the authority takes time, and the authority may be silent for a while, so step 1
+//! runs concurrently with the others: a node beats, and is believed alive, while its
 //! [council](crate::node::council) waits.
 //!
-//! An authority in a node's process may have ended when it is silent. Once that is so
-//! for a lease, or its process is known to have ended, every coordinator lets nothing commit until
-//! it answers again ([`Coordinator::heed_authority`]): without it no loss is survived any more.
+//! A silent authority in a node's process may have ended. After a lease of silence, or when its
+//! process is known to have ended, every coordinator blocks commits until the authority answers
+//! again ([`Coordinator::heed_authority`]): without the authority the cluster survives no further
+//! loss.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -84,20 +85,20 @@ use crate::node::tasks::beside;
 use crate::node::verbs::Fenced;
 use crate::shards::ownership::{ADOPTED_AT_ONCE, Transfer};
 
-/// Turns in a lease, and so the beats that may be late before a node is suspected.
+/// Turns in a lease, and thus the number of late beats before a node is suspected.
 const TURNS_PER_LEASE: u32 = 8;
-/// Turns in a lease while a memory node is being left: all nodes wait for one another then.
+/// Turns in a lease while a memory node is being left: all nodes then wait for each other.
 const TURNS_WHILE_CHANGING: u32 = 64;
-/// Pause after taking over a batch of shards, as a multiple of the time it took; at most one turn,
-/// so that losing a memory node meanwhile does not make the pause long.
+/// Pause after taking over a batch of shards, as a multiple of the batch's duration; at most a
+/// turn, lest the loss of a memory node make the pause long.
 const ADOPTION_PAUSES: u32 = 3;
-/// Intervals of the horizon between two looks of a cluster without a lease for tables to drop.
+/// Horizon intervals between two checks for dropped tables in a cluster without a lease.
 const IDLE_INTERVALS: u32 = 8;
-/// Leases that a compute node may be alone with a complaint.
+/// Leases for which a compute node may be alone with a complaint.
 const PATIENCE_LEASES: u32 = 4;
 
 /// Address of the beat of the compute node at place `index`, on the memory node at place `memory`:
-/// in the header page of the group that has its first primary there.
+/// in the header page of the group whose first primary is that memory node.
 pub(crate) fn beat_word(first: &Placement, memory: usize, index: usize) -> RemoteAddr {
     let primary = first.replicas(GroupId(memory as u8)).primary();
     primary.at(BEATS_OFFSET + (index * WORD_BYTES) as u64)
@@ -106,12 +107,12 @@ pub(crate) fn beat_word(first: &Placement, memory: usize, index: usize) -> Remot
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_BEATS, "each has a word");
 const _: () = assert!(NO_OWNER.0 == NOBODY.0, "who owns nothing has one name");
 
-/// Takes part in the membership until the node is expelled. Without a lease nothing is done about
+/// Takes part in the membership until the node is expelled. Without a lease, does not handle
 /// failures.
 pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     let Some(lease) = coordinator.shared.config.lease else {
         if coordinator.shared.is_whole() {
-            // A task of its own, so that nothing is polled for it until a table is dropped.
+            // A separate task: not polled until a table is dropped.
             coordinator.executor.spawn(keep_without_lease(Rc::clone(coordinator)));
         }
         return;
@@ -127,7 +128,8 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
             if coordinator.thread == 0
                 && let Some(news) = watch.listen(coordinator)
             {
-                // Full while the last turn waits for an answer; a silent node will still be silent.
+                // Full while the last turn waits for an answer. A silent node will still be silent
+                // later.
                 let _ = heard.try_send(news);
             }
             take_note(coordinator);
@@ -175,13 +177,13 @@ async fn keep_without_lease(coordinator: Rc<Coordinator>) {
 /// News that beats have brought.
 pub(crate) struct Heard {
     pub(crate) at: Nanos,
-    /// Send time of the latest beat that has landed since the last turn, if any has: no node
-    /// suspects this one until a lease after that.
+    /// Send time of the latest beat landed since the last turn, if any: no node suspects this node
+    /// until a lease later.
     pub(crate) asked: Option<Nanos>,
     pub(crate) suspects: Vec<Suspect>,
     /// Places of compute nodes that have never beaten.
     pub(crate) unseen: Vec<usize>,
-    /// Life that beat last, by place.
+    /// Latest life heard, by place.
     pub(crate) lives: Vec<Suspect>,
     /// Time since that life was first heard, by place.
     pub(crate) known_for: Vec<Duration>,
@@ -189,7 +191,7 @@ pub(crate) struct Heard {
     pub(crate) silent: Vec<(NodeId, Duration)>,
 }
 
-/// Runs steps 2 to 9. `released` lists the lives that have had their locks dropped here.
+/// Runs steps 2 to 9. `released` lists the lives whose locks have been dropped here.
 async fn turn(
     coordinator: &Rc<Coordinator>,
     Heard { asked, suspects, lives, known_for, silent, .. }: Heard,
@@ -233,9 +235,9 @@ async fn turn(
     follow(coordinator, now, released).await;
 }
 
-/// Members that messages of this node have not reached for a lease, though they beat. One that has
-/// not been started yet, or has just returned, listens nowhere; and what failed before a member's
-/// present life says nothing of that.
+/// Beating members unreached by this node's messages for a lease. A member not started yet, or just
+/// returned, listens nowhere; failures before a member's present life say nothing about the present
+/// life.
 fn cut_off(
     coordinator: &Coordinator,
     lives: &[Suspect],
@@ -254,7 +256,7 @@ fn cut_off(
     unreached.filter(failed).map(|(node, _)| node).collect()
 }
 
-/// Expels the member that is to give way once cuts between members last; `None` if none do.
+/// Expels the member that must give way once cuts between members last; `None` if no cut lasts.
 async fn give_way(
     coordinator: &Coordinator,
     now: &Membership,
@@ -274,8 +276,8 @@ async fn give_way(
     Some(decided)
 }
 
-/// Turn of coordinator 0 in a cluster without a lease, where nothing is done about failures: only
-/// tables are dropped. All compute nodes are in this process.
+/// Turn of coordinator 0 in a cluster without a lease: failures are not handled, only tables are
+/// dropped. All compute nodes are in this process.
 async fn turn_without_lease(coordinator: &Rc<Coordinator>) {
     if let Ok(now) = coordinator.membership().await {
         let now = clearing::begin(coordinator, &now).await.unwrap_or(now);
@@ -312,7 +314,7 @@ async fn follow(
     };
     if let Ok(outcome) = coordinator.change(report).await {
         now = outcome.membership();
-        // This node may have been expelled since it last looked.
+        // This node may have been expelled since its last look.
         if !coordinator.shared.learn_membership(node, &now) {
             return;
         }
@@ -340,8 +342,8 @@ async fn follow(
     clearing::tend(coordinator, &now);
 }
 
-/// Drops the locks that expelled nodes hold here once their transactions are settled. This node
-/// serves them no more, so no new ones follow (H8).
+/// Drops the local locks of expelled nodes whose transactions are settled. Expelled nodes are no
+/// longer served, so no new locks follow (H8).
 fn drop_locks(
     coordinator: &Coordinator,
     now: &Membership,
@@ -350,7 +352,7 @@ fn drop_locks(
 ) {
     let node = &coordinator.node;
     for (life, settled) in now.over() {
-        // A life that has been replaced since was noted by every member.
+        // A replaced life was noted by every member.
         let out = now.expelled().find(|(member, _)| member.incarnation == life);
         let noted = out.is_none_or(|(_, since)| noted >= since);
         let settled = settled || broken(Rule::LocksOutlastRecovery);
@@ -369,12 +371,12 @@ fn drop_locks(
     }
 }
 
-/// Whether nothing is left to do about failed nodes: each is expelled and resolved, its locks are
-/// dropped, and every shard has an owner. True without a lease, as nothing will ever be done.
+/// Whether failed nodes need no further work: each is expelled and resolved, its locks are dropped,
+/// and every shard has an owner. True without a lease, as failures are never handled.
 ///
-/// This process knows more than any of its nodes: which have failed before they are suspected, and
-/// what is in their lock tables. So only a caller that waits for the whole cluster may ask. Of
-/// nodes in other processes it knows what all members have agreed on.
+/// A process knows more than its nodes: failed nodes before suspicion, and the contents of their
+/// lock tables. So only a caller waiting for the whole cluster may ask. About nodes of remote
+/// processes it knows the facts agreed on by all members.
 pub(crate) async fn is_settled(shared: &Shared) -> bool {
     if shared.dropped_table().is_some() {
         return false;
@@ -403,16 +405,14 @@ pub(crate) async fn is_settled(shared: &Shared) -> bool {
         // Another process may host the owner.
         false => serving().all(|node| node.knows_all_owners()),
     };
-    // A node that is expelled and does not know it yet still has locks that it will never give
-    // back.
+    // An expelled node unaware of the expulsion still has locks, and will never give them back.
     lost.iter().all(|peer| has_failed(peer) != Some(false) && now.is_resolved(peer.id))
         && now.may_adopt()
         && serving().all(holds_none_of_theirs)
         && all_owned()
 }
 
-/// Removes all ownership of expelled nodes at this node, and announces the epoch to its
-/// coordinators.
+/// Removes expelled nodes as owners at this node, and announces the epoch to the coordinators.
 fn disown(coordinator: &Coordinator, now: &Membership) {
     let node = &coordinator.node;
     node.members.learn(now, |expelled| {
@@ -432,8 +432,9 @@ fn disown(coordinator: &Coordinator, now: &Membership) {
 async fn is_admitted(coordinator: &Coordinator, now: &Membership) -> bool {
     let node = &coordinator.node;
     if node.epoch != FIRST_EPOCH && !node.members.is_admitted() {
-        // A member may have removed the floor on account of the previous life until all knew of
-        // this one; an expelled node may do so by a verb under way, until it is fenced.
+        // A member may have removed the floor because of the previous life until all members knew
+        // of this life; an expelled node may remove it by a verb under way, until that node is
+        // fenced.
         let certain = !now.is_newcomer(node.id) && now.are_all_resolved();
         let known = certain || broken(Rule::ReturnsWait);
         let is_in = known && exchange_floors(coordinator).await.is_some();
@@ -443,16 +444,16 @@ async fn is_admitted(coordinator: &Coordinator, now: &Membership) -> bool {
     true
 }
 
-/// Whether no work is under way here that began before a newcomer returned and could give that
-/// node a shard, or remove its floor.
+/// Whether no local work begun before a newcomer's return could still give the newcomer a shard or
+/// remove its floor.
 fn leaves_newcomers_alone(coordinator: &Coordinator, now: &Membership) -> bool {
     let gives = coordinator.gives.get().is_some_and(|to| !coordinator.node.members.may_receive(to));
     let tends = coordinator.tends.get() && !newcomers(now).is_empty();
     !gives && !tends
 }
 
-/// Whether this node depends on a memory node that another one can still reach. Members that
-/// were never started do not count, nor do those that may still complain themselves.
+/// Whether this node depends on a memory node reachable from another compute node. Members never
+/// started do not count, nor do members that may still complain.
 fn is_alone(
     coordinator: &Coordinator,
     now: &Membership,
@@ -476,8 +477,8 @@ fn is_alone(
     })
 }
 
-/// Runs [`Coordinator::carry_over`] and [`adopt`] beside the turns: they may wait for memory
-/// nodes, and it takes turns to declare an unresponsive memory node lost.
+/// Runs [`Coordinator::carry_over`] and [`adopt`] concurrently with the turns: both may wait for
+/// memory nodes, and declaring an unresponsive memory node lost takes turns.
 fn tend(coordinator: &Rc<Coordinator>, now: &Membership) {
     if coordinator.tends.replace(true) {
         return;
@@ -495,16 +496,16 @@ fn tend(coordinator: &Rc<Coordinator>, now: &Membership) {
     });
 }
 
-/// Takes over the expelled nodes' shards that this node is the heir of, if adoption is allowed
-/// (H4), and learns which shards others have taken over.
+/// Takes over the expelled nodes' shards as their heir, if adoption is allowed (H4), and learns of
+/// shards taken over by other nodes.
 async fn adopt(coordinator: &Coordinator) -> Result<(), Fenced> {
     if coordinator.node.knows_all_owners() {
         return Ok(());
     }
     let mut owners = Vec::new();
     coordinator.refresh_owners(|shard, owner| owners.push((shard, owner))).await?;
-    // Read after the owners: if this membership allows adoption, all grants of an owner
-    // expelled in it are settled, and it grants nothing more to any live member.
+    // Read after the owners: if this membership allows adoption, all grants of its expelled owners
+    // are settled, and these owners grant no more locks to live members.
     let Ok(now) = coordinator.membership().await else { return Ok(()) };
     let me = coordinator.node.id;
     let takes_part = coordinator.node.takes_part_in(&now);
@@ -529,12 +530,12 @@ async fn adopt(coordinator: &Coordinator) -> Result<(), Fenced> {
     Ok(())
 }
 
-/// Refuses expelled nodes, and notes the epoch once the commits that had begun before have
-/// ended: they may rest on locks of expelled nodes.
+/// Refuses expelled nodes, and notes the epoch once the commits begun before have ended: they may
+/// rest on locks of expelled nodes.
 fn take_note(coordinator: &Rc<Coordinator>) {
     let members = &coordinator.node.members;
     let seen = members.seen();
-    // Memory nodes lost up to `seen` are known: this coordinator stops for them first.
+    // Memory nodes lost up to `seen` are known: the coordinator stops for the losses first.
     coordinator.follow();
     if coordinator.refused.get() < seen {
         let Known { expelled, live, over, .. } = members.at_seen();
@@ -565,7 +566,7 @@ fn take_note(coordinator: &Rc<Coordinator>) {
     }
 }
 
-/// Directs timestamp requests to the node that serves them, as far as this node knows.
+/// Directs timestamp requests to the serving node, to the best of this node's knowledge.
 fn turn_to_oracle(coordinator: &Coordinator) {
     if let Some(oracle) = coordinator.node.members.eldest() {
         coordinator.timestamps.turn_to(oracle, &coordinator.node, &coordinator.executor);

@@ -1,7 +1,7 @@
 //! Membership of compute nodes: leases, expulsion, recovery, the oracle (H2, H15, H18).
 //!
-//! Imports from [`crate::memory_nodes`] and below. The rules are in `lotus_recovery`; this room
-//! carries them out.
+//! Imports from [`crate::memory_nodes`] and below. The rules are in `lotus_recovery`; this folder
+//! carries out the rules.
 
 pub(crate) mod absent;
 pub(crate) mod floors;

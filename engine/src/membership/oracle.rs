@@ -1,34 +1,35 @@
-//! Selection of the compute node that serves timestamps, and the bounds of what it issues (H18).
+//! Selection of the compute node that serves timestamps, and the bounds of its timestamps (H18).
 //!
 //! # What it is
-//! With [`TimestampKind::Oracle`] the longest-serving live compute node issues timestamps for all.
-//! When it is expelled the next one *takes over*. A takeover must keep timestamps in order: each is
-//! later than all issued before, by any node. Two rules ensure that.
+//! With [`TimestampKind::Oracle`] the longest-serving live compute node issues timestamps for the
+//! cluster. When that node is expelled the next one *takes over*. A takeover must keep timestamps
+//! in order: a new timestamp is later than every timestamp issued before, by any node. Two rules
+//! ensure the order.
 //!
 //! 1. *No coordinator is served by two oracles.* The successor issues nothing before every
-//!    coordinator of every live node has asked it. A coordinator that has asked it accepts no
-//!    answer of an earlier oracle
+//!    coordinator of every live node has asked it. A coordinator that has asked the successor
+//!    accepts no answer of an earlier oracle
 //!    ([`OracleClient::turn_to`](lotus_mvcc::oracle::OracleClient::turn_to)); and expelled nodes,
 //!    the former oracle among them, are first fenced at every memory node. So no node with valid
 //!    writes draws a timestamp from a predecessor any more.
-//! 2. *No oracle begins below the last.* Timestamps have a bound, which is stored at the authority
-//!    before any timestamp up to it is issued. A successor begins after the stored bound, and
-//!    storing its own ends the predecessor's: the value names the reigning node, and is changed by
-//!    compare-and-swap.
+//! 2. *No oracle begins below the last.* Timestamps have a bound, stored at the authority before
+//!    any timestamp up to it is issued. A successor begins after the stored bound. Storing the
+//!    successor's bound ends the predecessor's: the value names the reigning node, and is changed
+//!    by compare-and-swap.
 //!
-//! A timestamp that was issued in time and arrives late does no harm: when a commit draws one, its
-//! cells are INVISIBLE on all replicas already, so every reader with a later snapshot meets them
-//! (H1).
+//! A timestamp issued in time that arrives late does no harm: when a commit draws a timestamp, the
+//! commit's cells are INVISIBLE on all replicas already, so every reader with a later snapshot
+//! meets them (H1).
 //!
 //! # If it stops anywhere
-//! A successor that dies before it has stored its bound has changed nothing; after that, its own
-//! successor finds a higher bound. A node that pauses for however long finds that it is fenced,
-//! that the bound is another's, and that no coordinator accepts its answers.
+//! A successor that dies before storing its bound changes nothing; after that, the next successor
+//! finds a higher bound. A node that pauses, for however long, finds itself fenced, the bound taken
+//! by another node, and its answers rejected by every coordinator.
 //!
 //! # What it is not
 //! A lease: no clock is relied on. Nor frequent work for the authority: a bound lasts for minutes,
 //! and timestamps follow the nodes' clocks again after a takeover has jumped over the rest of a
-//! bound. Without a lease of the membership no node is expelled, and there is neither bound nor
+//! bound. Without a membership lease no node is expelled, and the oracle has neither bound nor
 //! successor.
 
 use std::rc::Rc;
@@ -50,13 +51,13 @@ use crate::node::oracle::ahead;
 /// Key of the reigning node and its bound at the authority.
 const KEY: &str = "lotus/oracle";
 
-/// Returns the eldest live node. A node that has returned serves only after all older members are
-/// expelled, and no life serves twice.
+/// Returns the eldest live node. A returned node serves only after all older members are expelled,
+/// and no life serves twice.
 fn who_serves(now: &Membership) -> Option<NodeId> {
     now.by_age().first().map(|eldest| eldest.node)
 }
 
-/// Starts a takeover or raises the bound in the background, if this node is the one to serve.
+/// Starts a takeover or raises the bound in the background, if this node must serve.
 pub(crate) fn keep(coordinator: &Rc<Coordinator>, now: &Membership) {
     let (shared, oracle) = (&coordinator.shared, &coordinator.node.oracle);
     let serves = shared.config.timestamps == TimestampKind::Oracle
@@ -75,7 +76,7 @@ pub(crate) fn keep(coordinator: &Rc<Coordinator>, now: &Membership) {
     });
 }
 
-/// Whether every live member has asked this node. The founder may serve without.
+/// Whether every live member has asked this node. The founder may serve without being asked.
 fn may_take_over(coordinator: &Coordinator, now: &Membership) -> bool {
     let (shared, oracle) = (&coordinator.shared, &coordinator.node.oracle);
     let mut places = now.live().filter_map(|member| shared.index_of(member.node));
@@ -97,7 +98,7 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
     point!(node.id.0, OracleFence, if takes_over);
     let issued = node.oracle.clock.latest().raw().max(coordinator.executor.now().0);
     let reign = u64::from(node.incarnation.raw());
-    // A later node reigns: this one is expelled and does not know it yet.
+    // A later node reigns: this node is expelled and does not know of its expulsion yet.
     let Ok(Some((before, bound))) = store_bound(coordinator, reign, issued).await else { return };
     point!(node.id.0, Reign);
     if takes_over && !broken(Rule::BoundsOutlastOracles) {
@@ -110,14 +111,14 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
 /// Bound to be stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Reign {
-    /// Bound that is stored now.
+    /// Currently stored bound.
     before: Timestamp,
     bound: Timestamp,
     value: Vec<u8>,
 }
 
 impl Reign {
-    /// Computes a bound beyond `issued` and the stored one; `None` if a node later than `reign`
+    /// Computes a bound beyond `issued` and the stored bound; `None` if a node later than `reign`
     /// reigns.
     fn after(stored: Option<&[u8]>, reign: u64, issued: u64) -> Option<Self> {
         let (other, before) = stored.map_or((0, Timestamp::LOADED), decode);
@@ -128,8 +129,8 @@ impl Reign {
     }
 }
 
-/// Stores a bound beyond `issued` and the stored one. Returns the stored one and the new one;
-/// `None` if a node later than `reign` has stored one.
+/// Stores a bound beyond `issued` and the stored bound. Returns the old and the new bound; `None`
+/// if a node later than `reign` has stored one.
 async fn store_bound(
     coordinator: &Coordinator,
     reign: u64,

@@ -1,24 +1,28 @@
-//! Recovery of a dead compute node by a survivor: fence, read its log, settle every transaction.
+//! Recovery of a dead compute node by a survivor: fence the node, read its log, settle every
+//! transaction.
 //!
-//! # The order, and what it is for
-//! 1. A part of the dead node's log slots is claimed, so that one member at a time works on it.
+//! # The steps, and their purpose
+//! 1. The survivor claims a part of the dead node's log slots, so that a single member works on the
+//!    part at a time.
 //! 2. All expelled nodes are fenced at every memory node (H2): the dead node, and earlier holders
-//!    of the claim. From then on none of their verbs takes effect; nothing is read before.
+//!    of the claim. After the fence no verb of an expelled node takes effect; nothing is read
+//!    before the fence.
 //! 3. Slot by slot, the decision of [`lotus_recovery::resolve`] is carried out on all replicas
 //!    (`transaction`).
-//! 4. The first part includes what belongs to the node as a whole: its floor, which held the
-//!    horizon back (H13), and slabs that it had entered in some directories and not in others.
-//! 5. The part is finished. When all are, its locks may be dropped, and shards find heirs
-//!    ([`crate::membership::members`]).
+//! 4. The first part includes the state of the node as a whole: its floor, which held the horizon
+//!    back (H13), and slabs entered in some directories and missing in others.
+//! 5. The part is finished. When all parts are finished, the dead node's locks may be dropped, and
+//!    its shards find heirs ([`crate::membership::members`]).
 //!
 //! # If it stops anywhere
-//! The claim is void once its holder is expelled, and the next holder begins the part anew. Work
-//! done is found done; decisions are found in the logs. It is the same when a memory node is lost
-//! meanwhile: the part begins anew, on the nodes that are left ([`crate::memory_nodes::changes`]).
+//! The claim is void once its holder is expelled, and the next holder begins the part anew.
+//! Finished work is recognised as finished; decisions are found in the logs. After the loss of a
+//! memory node, too, the part begins anew, on the remaining nodes
+//! ([`crate::memory_nodes::changes`]).
 //!
 //! # What stays lost
-//! Memory: the dead node's free slots, slots that it had displaced and not used again, and deleted
-//! rows that it had not purged.
+//! Memory: the dead node's free slots, slots displaced by the node and not reused, and deleted rows
+//! not yet purged.
 
 mod transaction;
 
@@ -41,7 +45,7 @@ use crate::node::coordinator::Coordinator;
 use crate::node::shared::Peer;
 use crate::node::verbs::{Halted, RETRY_PAUSE};
 
-/// Resolves parts of dead nodes' logs until none is left for this node.
+/// Resolves parts of dead nodes' logs until this node can claim no further part.
 pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
     let node = &coordinator.node;
     while let Some((part, now)) = claim(coordinator).await {
@@ -63,8 +67,8 @@ pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
     }
 }
 
-/// Claims a part, and reads the membership of that moment; `None` if there is no part, or no
-/// answer.
+/// Claims a part, and reads the membership of that moment; `None` without a claimable part, or
+/// without an answer.
 async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
     let me = coordinator.node.id;
     if coordinator.node.has_failed() || coordinator.node.members.contradiction().is_some() {
@@ -72,13 +76,13 @@ async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
     }
     let claim = move |now: &Membership| now.claim(me, now.claimable(me)?);
     match coordinator.change(claim).await.ok()? {
-        // The member that has claimed a part is offered that one first.
+        // A member with a claimed part is offered that part first.
         ChangeOutcome::Changed(now) => Some((now.claimable(me)?, now)),
         ChangeOutcome::Unchanged(_) => None,
     }
 }
 
-/// Reports that a part is resolved, until the authority has taken it.
+/// Reports a part as resolved, until the authority has accepted the report.
 async fn finish(coordinator: &Coordinator, part: PartId) {
     let me = coordinator.node.id;
     while !coordinator.node.has_failed() {
@@ -121,8 +125,8 @@ async fn resolve_part(
     Ok(())
 }
 
-/// Fences all expelled nodes at every memory node that is used, or is about to be: by this
-/// membership, or by the placement that this coordinator goes by.
+/// Fences all expelled nodes at every memory node in use or about to be in use: by this membership,
+/// or by this coordinator's placement.
 pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result<(), Stop> {
     if broken(Rule::NodesAreFenced) {
         return Ok(());
@@ -141,15 +145,15 @@ struct Recoverer<'a> {
     /// Membership in which the part was claimed.
     now: &'a Membership,
     dead: Peer,
-    /// Every memory node that is left.
+    /// Remaining memory nodes.
     nodes: NodeSet,
     placement: Placement,
 }
 
 impl Recoverer<'_> {
     /// Reads the catalogue: the dead node may have used tables unknown to this process, and logged
-    /// writes to tables that are gone by now. Later than the membership, which names the one that
-    /// is being cleared.
+    /// writes to tables gone by now. Read later than the membership, which names the table being
+    /// cleared.
     async fn learn_tables(&self) -> Result<(), Stop> {
         if self.coordinator.shared.is_whole() {
             return Ok(());
@@ -157,7 +161,7 @@ impl Recoverer<'_> {
         until_done(self.coordinator, || false, |shared| shared.learn_tables().is_ok()).await
     }
 
-    /// Removes the dead node's floor. It reads nothing any more, since it is fenced.
+    /// Removes the dead node's floor. The node is fenced, and reads nothing any more.
     async fn take_floor_out(&self) -> Result<(), Stop> {
         let primary = self.placement.replicas(FLOORS_GROUP).primary();
         debug_assert!(
@@ -168,15 +172,15 @@ impl Recoverer<'_> {
         self.post(|batch| batch.write_word(word, NO_FLOOR)).await.map(drop)
     }
 
-    /// Enters slabs in all directories that some directory has, but for slabs of live nodes: these
-    /// enter them themselves, or are about to mark them free again, copy by copy.
+    /// Enters slabs known to some directory in all directories, except slabs of live nodes: live
+    /// nodes enter their slabs themselves, or are about to mark them free again, copy by copy.
     async fn complete_directories(
         &self,
         group: GroupId,
         replicas: &ReplicaSet,
     ) -> Result<(), Stop> {
         let layout = &self.coordinator.shared.region;
-        // A promoted copy's cursor does not show where the directory ends.
+        // A promoted copy's cursor does not show the directory's end.
         let end = match self.coordinator.is_promoted(group) {
             true => layout.end(),
             false => {
@@ -201,7 +205,7 @@ impl Recoverer<'_> {
                 let Some((word, entry)) = entry else { continue };
                 let is_live = self.now.live().any(|member| member.incarnation == entry.owner);
                 if is_live || self.now.is_released(entry.table) {
-                    // It is being marked free, or may be.
+                    // The slab is being marked free, or may be.
                     continue;
                 }
                 let place = at + (index * WORD_BYTES) as u64;
@@ -217,13 +221,13 @@ impl Recoverer<'_> {
         Ok(())
     }
 
-    /// Repeats the batch that `add` fills until every verb has taken effect; every verb of recovery
+    /// Repeats the batch built by `add` until every verb has taken effect; every verb of recovery
     /// may be repeated. The result of `add` names the buffers read.
     async fn post<T>(&self, add: impl Fn(&mut Batch) -> T) -> Result<(Completed, T), Stop> {
         Ok(self.coordinator.insist_here(add).await?)
     }
 
-    /// Swaps words, all at once. Returns whether each now holds its new value.
+    /// Swaps words, all at once. Returns whether every word now holds its new value.
     async fn swap(&self, swaps: &[Swap]) -> Result<bool, Stop> {
         self.swap_up_to(swaps, |_, _| false).await
     }
@@ -261,7 +265,7 @@ impl Recoverer<'_> {
 /// Most words swapped in one batch.
 const SWAPS_AT_ONCE: usize = 256;
 
-/// Change of a word, if that still is what was read.
+/// Change of a word, provided that the word still has the value read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Swap {
     at: RemoteAddr,

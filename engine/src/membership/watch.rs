@@ -1,13 +1,13 @@
 //! Beats of coordinator 0: which compute nodes beat, and which memory nodes answer.
 //!
 //! # What it is
-//! In each turn coordinator 0 counts up its node's beat on every memory node that is left, and
-//! reads the beats of all nodes there, one batch for each memory node; [`lotus_recovery::detector`]
-//! judges what has come back since the last turn. A node that beats anywhere is alive. A memory
-//! node that delays its batch delays no other.
+//! In each turn coordinator 0 counts up its node's beat on every memory node still in use, and
+//! reads the beats of all compute nodes there, in one batch per memory node;
+//! [`lotus_recovery::detector`] judges the answers since the last turn. A node that beats on any
+//! memory node is alive. A delayed batch does not delay the batches of other memory nodes.
 //!
 //! # What it is not
-//! It changes nothing: [`crate::membership::members`] does.
+//! An actor: [`crate::membership::members`] acts on the findings.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ pub(crate) struct Watch {
     /// Places of memory nodes in use at the last turn.
     in_use: Vec<usize>,
     inbox: Rc<RefCell<Inbox>>,
-    /// Time without a turn that is worth a line in the log.
+    /// Time between turns that is logged as too long.
     late: Duration,
 }
 
@@ -57,7 +57,7 @@ struct Inbox {
 impl Watch {
     pub(crate) fn new(coordinator: &Coordinator, lease: Duration) -> Self {
         let now = coordinator.executor.now();
-        // The others may count from now on, and the first turn may be late too.
+        // The peers may count from now on, and the first turn may be late too.
         coordinator.node.members.note_turn(now);
         let memory: Vec<NodeId> = coordinator.shared.placement.primaries().collect();
         let count = memory.len();
@@ -76,7 +76,7 @@ impl Watch {
         }
     }
 
-    /// Beats, and returns what was heard since the last turn; `None` if nothing was.
+    /// Beats, and returns the news since the last turn; `None` without news.
     pub(crate) fn listen(&mut self, coordinator: &Rc<Coordinator>) -> Option<Heard> {
         let now = coordinator.executor.now();
         if let Some(gap) = coordinator.node.members.note_turn(now)
@@ -91,7 +91,7 @@ impl Watch {
         let left = |place: &usize| !coordinator.configuration.has_left(self.memory[*place]);
         let places: Vec<usize> = (0..self.memory.len()).filter(left).collect();
         for place in places.iter().filter(|place| !self.in_use.contains(place)) {
-            // It has joined, and was sent nothing before: count its silence from now.
+            // The memory node has joined, and was sent nothing before: count its silence from now.
             self.answers.answered(*place, now);
         }
         self.in_use.clone_from(&places);
@@ -152,13 +152,13 @@ impl Watch {
     }
 }
 
-/// Epoch at which the life that beat last was admitted, and the time of its first known beat, by
-/// compute node; `None` if it has never beaten.
+/// Admission epoch of the latest life that beat, and the time of its first known beat, by compute
+/// node; `None` if the node has never beaten.
 struct Lives(Vec<Option<(Epoch, Nanos)>>);
 
 impl Lives {
     /// Notes the latest beats. Returns for each node the time since its life was first known: zero
-    /// if it has never beaten.
+    /// if the node has never beaten.
     fn hear(&mut self, now: Nanos, beats: &[Beat]) -> Vec<Duration> {
         let known_for = |(life, beat): (&mut Option<(Epoch, Nanos)>, &Beat)| match *life {
             _ if *beat == Beat::NONE => Duration::ZERO,
@@ -172,7 +172,7 @@ impl Lives {
     }
 }
 
-/// Beats on one memory node, and reads the beats of all nodes there.
+/// Beats on a memory node, and reads the nodes' beats there.
 async fn send_beat(coordinator: &Coordinator, place: usize, beat: Beat, inbox: &RefCell<Inbox>) {
     let (shared, node) = (&coordinator.shared, &coordinator.node);
     let word = |index: usize| beat_word(&shared.placement, place, index);

@@ -1,52 +1,53 @@
-//! Changes of the memory nodes in use: when one is lost, joins or becomes whole (H23); and of the
-//! tables with memory in use, when one is dropped ([`crate::memory_nodes::clearing`]).
+//! Changes of the memory nodes in use: when a memory node is lost, joins or becomes whole (H23);
+//! and of the tables with memory in use, when a table is dropped
+//! ([`crate::memory_nodes::clearing`]).
 //!
 //! # The steps, and their purpose
 //! The membership says which memory nodes are lost, and how far every compute node has come with
-//! that ([`lotus_recovery::membership`]). Coordinator 0 of each node follows it
-//! ([`crate::membership::members`]) and publishes it here to the others, which follow in their own
-//! turns.
+//! the change ([`lotus_recovery::membership`]). On every node coordinator 0 follows the membership
+//! ([`crate::membership::members`]) and publishes the progress here to the remaining coordinators,
+//! which follow in turns of their own.
 //!
-//! 1. *Stop.* The coordinator begins no transactions, and gives up those that have not begun to
-//!    commit: an attempt's reads no longer count. So no transaction relies on a read from the lost
-//!    node, where others do not write any more.
-//! 2. *Finish.* When every node has stopped, the coordinator uses the placement that is left.
-//!    Commits under way end without the lost node; so do slab allocations, hand-overs, and
-//!    recoveries of dead nodes, which begin anew. Coordinator 0 carries over the words that were
-//!    certain only on the lost node's copy, and fences every expelled node at memory nodes that
-//!    have come back ([`Coordinator::carry_over`]). Then it acknowledges the epoch.
+//! 1. *Stop.* The coordinator begins no transactions, and gives up attempts that have not begun to
+//!    commit: the reads of an attempt no longer count. Hence no transaction relies on a read from
+//!    the lost node, which may already miss writes.
+//! 2. *Finish.* When every node has stopped, the coordinator uses the remaining placement. Commits
+//!    under way, slab allocations and hand-overs end without the lost node, and recoveries of dead
+//!    nodes begin anew. Coordinator 0 carries over the words that were certain only on the lost
+//!    node's copy, and fences every expelled node at memory nodes that have come back
+//!    ([`Coordinator::carry_over`]). Then the coordinator acknowledges the epoch.
 //! 3. *Resume.* When every node has acknowledged, and no expelled node's transaction is in doubt,
-//!    transactions begin again. So a promoted copy shows nothing that another may lack (H3).
+//!    transactions begin again. A promoted copy therefore shows no data that another copy may lack
+//!    (H3).
 //!
 //! # Promotion
-//! The first copy of a group that is left is its primary from step 2 on. Cells hold offsets within
-//! the group, so nothing moves. Only words that stood on the primary alone need care:
+//! The first remaining copy of a group is its primary from step 2 on. Cells hold offsets within the
+//! group, and no data moves. Only words that stood on the primary alone need care:
 //!
 //! | word | treatment |
 //! |---|---|
 //! | cursor of slabs | raised beyond the last slab in the directory, before a slab is taken |
-//! | owners of shards | raised by every node to what it knows, on all copies |
+//! | owners of shards | raised by every node to the owner that it knows, on all copies |
 //! | floors | written by each node before it acknowledges; removed, for expelled nodes, when read |
 //! | loads, rates, changes | written again |
 //!
 //! Locks in words of memory nodes are not copied: they lie on the primary in use. In step 1 the
-//! coordinator [abandons](crate::node::locks) those on a lost memory node, and what has begun there
-//! is over before it acknowledges.
+//! coordinator [abandons](crate::node::locks) the locks on a lost memory node, and lock operations
+//! already begun on that node end before the coordinator acknowledges.
 //!
 //! # Returns
-//! A memory node that comes back ([`crate::memory_nodes::returning`]) joins by the same three
-//! steps, as the last copy of its groups: when transactions begin again, every write goes there,
-//! too. When it has been
-//! [filled](crate::memory_nodes::filling) all nodes go through the steps once more, and it gets its
-//! original place back. It counts as promoted there, because its header says no more than a
-//! backup's.
+//! A memory node that comes back ([`crate::memory_nodes::returning`]) joins by the three steps
+//! above, as the last copy of its groups: when transactions begin again, the joining node gets
+//! every write, too. When it has been [filled](crate::memory_nodes::filling) all nodes repeat the
+//! steps, and the memory node gets its original place back. The returned copy counts as promoted,
+//! because its header says no more than a backup's.
 //!
-//! # If a node stops anywhere
-//! An expelled node is not waited for, except until its transactions are settled. The loss of
-//! another memory node begins step 1 anew.
+//! # If a node stops at any step
+//! The other nodes do not wait for an expelled node, except until its transactions are settled. The
+//! loss of another memory node begins step 1 anew.
 //!
-//! # What it is not
-//! It decides about no loss, and copies no data.
+//! # What this module does not do
+//! The module does not decide which node is lost, and copies no data.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -67,7 +68,8 @@ use crate::node::shared::{ComputeNode, Shared};
 use crate::node::verbs::{Fenced, Halted};
 use crate::shards::ownership::Transfer;
 
-/// Times in a lease that a member checks whether another one has raised the words of owners.
+/// Number of times in a lease at which a member checks whether the eldest has raised the owner
+/// words.
 const LOOKS_PER_LEASE: u32 = 16;
 
 impl Coordinator {
@@ -91,12 +93,13 @@ impl Coordinator {
     }
 
     /// Carries over the words that were certain only on the former primary; see the module's
-    /// documentation. Done by coordinator 0, before it acknowledges the change.
+    /// documentation. Called by coordinator 0 before acknowledging the change.
     pub(crate) async fn carry_over(&self, now: &Membership) -> Result<(), Fenced> {
         debug_assert_eq!(self.thread, 0, "I106: one coordinator of a node carries words over");
         self.take_floors_out(now).await?;
         let placed = self.configuration.placed();
-        // Only a membership as late as the placement names all nodes to fence at joining ones.
+        // Only a membership as late as the placement names all nodes to fence at joining memory
+        // nodes.
         if placed == FIRST_EPOCH || now.epoch() < placed {
             return Ok(());
         }
@@ -104,22 +107,23 @@ impl Coordinator {
             match self.fence_at_the_returned(now).await {
                 Ok(()) => {}
                 Err(Stop::Halted(Halted::Fenced)) => return Err(Fenced),
-                // The memory node is lost again: all this begins anew.
+                // The memory node is lost again: the whole change begins anew.
                 Err(_) => return Ok(()),
             }
-            // The word there may be from this node's former life, which was expelled.
+            // The floor word on the copy may be from this node's former life, which was expelled.
             if !broken(Rule::FloorsAreCarried) {
                 self.write_floor(self.node.index, self.node.horizon.word()).await?;
             }
             self.raise_owners(now).await?;
-            // If another memory node was lost meanwhile, all this is done again.
+            // If another memory node was lost meanwhile, `placed` has grown, and the steps are
+            // repeated.
             self.node.configuration.set_carried(placed);
         }
         Ok(())
     }
 
-    /// Fences all expelled nodes at memory nodes that have joined (H2): those were made ready
-    /// earlier, and nodes recovered since were fenced only at the memory nodes in use then.
+    /// Fences all expelled nodes at joined memory nodes (H2): the joined nodes were made ready
+    /// earlier, and nodes recovered since were fenced only at the memory nodes in use at that time.
     async fn fence_at_the_returned(&self, now: &Membership) -> Result<(), Stop> {
         if broken(Rule::JoiningNodesFence) {
             return Ok(());
@@ -128,9 +132,9 @@ impl Coordinator {
         fence_at(self, now.refused(), &targets).await
     }
 
-    /// Raises the owner words of all copies to the latest owner that this node or a copy knows: the
-    /// nodes that moved shards may have died. All members see what a copy shows; the eldest raises
-    /// those words, and the others do it themselves after a lease.
+    /// Raises the owner words of all copies to the latest owner known to this node or a copy: the
+    /// nodes that moved shards may have died. An owner shown by a copy is visible to all members;
+    /// the eldest raises the older words, and after a lease the other members do.
     async fn raise_owners(&self, now: &Membership) -> Result<(), Fenced> {
         let lease = self.shared.config.lease.unwrap_or_default();
         let is_eldest = now.by_age().first().is_some_and(|eldest| eldest.node == self.node.id);
@@ -156,11 +160,11 @@ impl Coordinator {
         }
     }
 
-    /// Reads the owners of all shards from each copy; the node learns them.
+    /// Reads the owners of all shards from every copy, and teaches them to the node.
     async fn read_all_owners(&self) -> Result<Vec<(Replica, Vec<Owner>)>, Fenced> {
         let mut seen = Vec::new();
         for replica in self.replicas(crate::shards::ownership::OWNERS_GROUP).members() {
-            // A copy that is lost by now needs no words.
+            // A copy that has been lost needs no words.
             let Some(owners) = self.read_owners_of(*replica).await? else { continue };
             for (shard, owner) in ShardId::all().zip(&owners) {
                 self.node.learn(shard, *owner);
@@ -170,14 +174,13 @@ impl Coordinator {
         Ok(seen)
     }
 
-    /// Removes the floors of expelled and resolved nodes that were there when last read: another
-    /// copy may have been promoted, or a new process of the node may have announced itself and
-    /// ended before it was taken in ([`crate::cluster::rejoin`]).
+    /// Removes the floors of expelled and resolved nodes, as last read: another copy may have been
+    /// promoted, or a new process of the node may have announced itself and ended before it was
+    /// admitted ([`crate::cluster::rejoin`]).
     ///
-    /// A life that is taken in meanwhile may lose the floor that it was announced with. It reads
-    /// nothing before it has written another one, which it does only once no member uses a
-    /// membership any more in which it was out, and every expelled node is fenced
-    /// ([`is_admitted`](crate::membership::members)).
+    /// A life admitted meanwhile may lose its announced floor. The new life reads nothing before
+    /// writing a second floor, which happens only once no member uses a membership with the node
+    /// expelled, and every expelled node is fenced ([`is_admitted`](crate::membership::members)).
     async fn take_floors_out(&self, now: &Membership) -> Result<(), Fenced> {
         let resolved = now.expelled().filter(|(member, _)| now.is_resolved(member.node));
         let floors = resolved.filter_map(|(member, _)| {
@@ -200,13 +203,13 @@ impl Coordinator {
 
     async fn write_floor(&self, index: usize, floor: u64) -> Result<(), Fenced> {
         let word = floor_word(index);
-        // The primary at the time of the write: the first one may be lost meanwhile.
+        // The primary at the time of the write: the first primary may be lost meanwhile.
         let add = |batch: &mut Batch| batch.write_word(self.primary(FLOORS_GROUP).at(word), floor);
         self.insist(add).await.map(drop)
     }
 }
 
-/// Word of a copy that names an earlier owner of its shard than the latest known.
+/// Word of a copy that names an earlier owner of its shard than the latest known owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Late {
     transfer: Transfer,
@@ -214,7 +217,7 @@ struct Late {
     shown: bool,
 }
 
-/// Words of each copy that are behind what is `known`.
+/// Words of each copy with an owner earlier than `known`.
 fn behind(copies: &[&[Owner]], known: impl Fn(ShardId) -> Owner) -> Vec<Vec<Late>> {
     debug_assert!(
         copies.iter().all(|owners| owners.len() == usize::from(ShardId::COUNT)),
@@ -234,12 +237,12 @@ fn behind(copies: &[&[Owner]], known: impl Fn(ShardId) -> Owner) -> Vec<Vec<Late
     behind
 }
 
-/// Guard of a control thread that takes slabs; no memory node is removed meanwhile, nor does one
-/// join, nor is the memory of a table given back. Held for a moment at a time.
+/// Guard of a control thread that takes slabs. While it is held, no memory node is removed or
+/// joins, and no table's memory is given back. Held for a moment at a time.
 pub(crate) struct ControlTaking<'a> {
     takers: &'a Takers,
     pub(crate) placement: Placement,
-    /// Lives of the memory nodes that are not in their first life.
+    /// Lives of memory nodes after the first life.
     pub(crate) lives: Vec<(NodeId, Life)>,
 }
 
@@ -253,7 +256,8 @@ impl Shared {
     /// Lets a control thread take slabs; `None` while a memory node is being removed or filled,
     /// because control threads fill tables without locks.
     pub(crate) fn take_by_control(&self) -> Option<ControlTaking<'_>> {
-        // Counted before the look: a coordinator that stops after it finds this thread counted.
+        // Counted before the check: a coordinator stopping after the check finds this thread
+        // counted.
         self.takers.begin();
         let (placement, lives) = (self.placement.clone(), Vec::new());
         let mut taking = ControlTaking { takers: &self.takers, placement, lives };
@@ -272,12 +276,12 @@ impl Shared {
         self.serving().any(|node| node.configuration.is_clearing())
     }
 
-    /// Compute nodes of this process that have not failed: the others follow no change any more.
+    /// Serving compute nodes of this process: failed nodes follow no change any more.
     fn serving(&self) -> impl Iterator<Item = Arc<ComputeNode>> {
         self.nodes.iter().filter(|node| !node.has_failed())
     }
 
-    /// Lets this process's nodes learn the losses from before their start.
+    /// Lets the nodes of this process learn the losses from before their start.
     ///
     /// # Errors
     /// The authority does not answer.
@@ -289,13 +293,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Placement without memory nodes that are lost or not whole, as far as the authority, or else
-    /// this process, knows.
+    /// Placement without memory nodes that are lost or not whole, as known to the authority, or to
+    /// this process if the authority does not answer.
     pub(crate) fn surviving(&self) -> Placement {
         self.surviving_lives().0
     }
 
-    /// The same, and the lives of memory nodes that are not in their first.
+    /// As [`Self::surviving`], with the lives of memory nodes after the first life.
     fn surviving_lives(&self) -> (Placement, Vec<(NodeId, Life)>) {
         let lives = |returns: &[Return]| returns.iter().map(|one| (one.node, one.life)).collect();
         match membership::read(self.council.authority()) {

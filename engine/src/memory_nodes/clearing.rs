@@ -1,32 +1,32 @@
 //! Clearing: gives back the memory of dropped tables (H13, H20; decision 0084).
 //!
-//! # The order, and what it is for
-//! 1. The catalogue says that the table is dropped, so it is found by its name no more.
-//! 2. Any member whose process knows that begins. All nodes stop, finish and resume as for a loss
-//!    of a memory node ([`crate::memory_nodes::changes`]): an attempt of before relies on nothing
-//!    that it reads afterwards, and what begins afterwards finds no such table. So when
-//!    transactions run again, no reader, commit or slab of the table is under way on a live node,
-//!    and no transaction of a dead one is in doubt ([`lotus_recovery::membership::clearing`]).
+//! # The order of the steps, and its purpose
+//! 1. The catalogue marks the table as dropped, and its name no longer leads to a table.
+//! 2. A member whose process knows of the drop begins. All nodes stop, finish and resume as for a
+//!    loss of a memory node ([`crate::memory_nodes::changes`]): an attempt from before relies on no
+//!    later read, and a later attempt does not find the table. So when transactions run again, no
+//!    reader, commit or slab of the table is under way on a live node, and no transaction of a dead
+//!    node is in doubt ([`lotus_recovery::membership::clearing`]).
 //! 3. One member claims the work. From then on recovery leaves the table's rows alone: a log entry
-//!    that still names them is that of a transaction that is over.
-//! 4. Slab by slab it zeroes the table's memory on every replica, then marks the slab free in the
-//!    directories, from the last replica to the primary: there it may be taken for any table at
-//!    once ([`crate::space::slabs`]). Replicas succeed the primary in their order, so a promoted
-//!    copy that shows a slab as free has none behind it that does not.
-//! 5. The catalogue says that the table is gone, and then the membership that it is cleared. Nodes
-//!    that have found memory full look for slabs again.
+//!    still naming them belongs to a finished transaction.
+//! 4. Slab by slab the member zeroes the table's memory on every replica, then marks the slab free
+//!    in the directories, from the last replica to the primary: once free on the primary, the slab
+//!    may be taken for any table ([`crate::space::slabs`]). Replicas succeed the primary in order,
+//!    so when a promoted copy shows a slab as free, all later copies do.
+//! 5. The catalogue marks the table as gone, and then the membership ends the clearing. Nodes that
+//!    have found memory full look for slabs again.
 //!
-//! # If it stops anywhere
-//! After 1 any process that reads the catalogue goes on; every one does so now and then, and before
-//! it creates a table. After 3 the member does; if it is expelled another one does the work anew,
-//! once everything that the first has left is settled, so nothing of it can land any more. A slab
-//! is the table's as long as the primary says so: marks are swaps of the table's own entry, so one
-//! that is repeated does nothing to a slab that another table has got. If a memory node is lost,
-//! the work begins anew on those that are left.
+//! # If a node stops at any step
+//! After step 1 any process reading the catalogue goes on; every process reads the catalogue now
+//! and then, and before creating a table. After step 3 the claiming member goes on; if the claimer
+//! is expelled another member repeats the work, once the claimer's transactions are settled and no
+//! verb of the claimer can land any more. A slab belongs to the table as long as the primary says
+//! so: marks are swaps of the table's own entry, and a repeated mark leaves a slab unchanged that
+//! another table has got. If a memory node is lost, the work begins anew on the remaining nodes.
 //!
-//! # What it is not
-//! Quick: it leaves half of the time to transactions. Nor does it free the memory that a process
-//! took for an index and lost: only the index that the catalogue names is cleared.
+//! # Limits
+//! Clearing is slow: half of the time is left to transactions. Memory that a process took for an
+//! index and lost is not freed: only the index that the catalogue names is cleared.
 
 use std::rc::Rc;
 use std::sync::PoisonError;
@@ -50,14 +50,14 @@ use crate::node::coordinator::Coordinator;
 use crate::node::shared::Shared;
 use crate::node::verbs::{Halted, RETRY_PAUSE};
 
-/// Begins to clear a table that was dropped, if there is one and the cluster is at rest. Returns
-/// the membership of the moment, unless that is `now`.
+/// Begins to clear a dropped table, if any, and if the cluster is at rest. Returns the current
+/// membership, unless it is `now`.
 pub(crate) async fn begin(coordinator: &Coordinator, now: &Membership) -> Option<Membership> {
     let (me, shared) = (coordinator.node.id, &coordinator.shared);
     if now.clearing().is_some() || !now.may_resume() || shared.dropped_table().is_none() {
         return None;
     }
-    // Another member may have cleared it since this process read the catalogue.
+    // Another member may have cleared the table since this process read the catalogue.
     if !shared.learn_tables_apart().await {
         return None;
     }
@@ -68,7 +68,8 @@ pub(crate) async fn begin(coordinator: &Coordinator, now: &Membership) -> Option
     Some(begun)
 }
 
-/// Clears the dropped table beside the turns, if that is this node's part or nobody's.
+/// Clears the dropped table in a task beside the turns, if the work is claimed by this node or by
+/// nobody.
 pub(crate) fn tend(coordinator: &Rc<Coordinator>, now: &Membership) {
     let me = coordinator.node.id;
     let concerns = now.clearing().is_some_and(|clearing| clearing.by() == Some(me))
@@ -87,7 +88,8 @@ pub(crate) fn tend(coordinator: &Rc<Coordinator>, now: &Membership) {
     });
 }
 
-/// Claims the work, and does it; `None` if it is another's, or there is no answer.
+/// Claims the work and does it; `None` if another member has the claim, or the authority does not
+/// answer.
 async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
     let me = coordinator.node.id;
     let claimed = coordinator.change(|now| now.claim_clearing(me)).await.ok()?.membership();
@@ -95,8 +97,9 @@ async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
     let placed = coordinator.configuration.placed();
     let is_open = placed >= claimed.reduced() && claimed.may_resume();
     if !is_open && !broken(Rule::AllLetGoFirst) {
-        // This coordinator has not heard yet that all have acknowledged; or the work was claimed
-        // before, and a memory node was lost since, for which not all have: a later turn goes on.
+        // This coordinator has not heard of all acknowledgements yet; or the work was claimed
+        // before, and not all have acknowledged the loss of a memory node since: a later turn goes
+        // on.
         return None;
     }
     debug_assert!(
@@ -129,8 +132,8 @@ async fn clear(coordinator: &Coordinator) -> Option<Result<(), Stop>> {
     Some(Ok(()))
 }
 
-/// Says in the catalogue that a table is gone, until that has an answer. `None` once the node has
-/// failed.
+/// Says in the catalogue that a table is gone, and repeats this until the authority answers. `None`
+/// once the node has failed.
 async fn note_gone(coordinator: &Coordinator, table: TableId) -> Option<()> {
     let shared = &coordinator.shared;
     let named = (shared.placement.group_count(), shared.names.proposed());
@@ -139,7 +142,7 @@ async fn note_gone(coordinator: &Coordinator, table: TableId) -> Option<()> {
             Ok(Catalogue::demote(authority, named, table, Demotion::Clear))
         };
         if let Ok(Ok(catalogue)) = coordinator.consult(demote).await {
-            // It may be behind by now, which does no harm.
+            // The returned catalogue may be outdated by now, which does no harm.
             coordinator.shared.install(&catalogue).ok()?;
             point!(coordinator.node.id.0, TableGone);
             return Some(());
@@ -149,7 +152,7 @@ async fn note_gone(coordinator: &Coordinator, table: TableId) -> Option<()> {
     None
 }
 
-/// Zeroes a table's slabs in one group on all replicas, and marks them free.
+/// Zeroes a table's slabs in a group on all replicas, and marks the slabs free.
 async fn clear_group(
     coordinator: &Coordinator,
     table: &TableDef,
@@ -169,7 +172,7 @@ async fn clear_group(
         mark_free(coordinator, group, slab, entry).await?;
         point!(coordinator.node.id.0, SlabFreed, place, all);
         let spent = coordinator.executor.now().since(begun);
-        // A memory node that did not answer for long would else make the pause as long.
+        // Without the limit, a memory node that was slow to answer would make the pause as long.
         coordinator.executor.sleep(spent.min(LONGEST_PAUSE)).await;
     }
     Ok(())
@@ -178,7 +181,7 @@ async fn clear_group(
 /// Longest pause between two slabs.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Marks a slab free that is zero on all replicas: on the primary last.
+/// Marks a slab free, on the primary last. The slab is zero on all replicas.
 async fn mark_free(
     coordinator: &Coordinator,
     group: GroupId,
@@ -189,7 +192,8 @@ async fn mark_free(
     let copies = coordinator.replicas(group).members().len();
     for copy in (0..copies).rev() {
         let swap = |batch: &mut Batch| {
-            // Fewer, if a memory node was lost meanwhile: then the ones before have moved up.
+            // Fewer copies, if a memory node was lost meanwhile: the remaining copies have moved
+            // up.
             if let Some(replica) = coordinator.replicas(group).members().get(copy) {
                 let word = replica.at(RegionLayout::directory_word(slab));
                 batch.compare_and_swap(word, entry.encode(), FREE_SLAB);
@@ -200,7 +204,7 @@ async fn mark_free(
     Ok(())
 }
 
-/// Longest WRITEs in one batch.
+/// Number of WRITEs of the largest size per replica in a batch.
 const AT_ONCE: usize = 4;
 
 /// Adds WRITEs of zeroes from `at` on, at most [`AT_ONCE`] for each replica, and none beyond `end`.
@@ -214,7 +218,7 @@ fn zero(coordinator: &Coordinator, batch: &mut Batch, group: GroupId, at: u64, e
     }
 }
 
-/// Slabs of a group that the primary's directory shows as the table's.
+/// Slabs of a group that belong to the table by the primary's directory.
 async fn slabs_of(
     coordinator: &Coordinator,
     table: &TableDef,
@@ -224,7 +228,7 @@ async fn slabs_of(
     let place = usize::from(group.0);
     let base = table.geometry().bases()[place];
     let index = base..base + table.geometry().shape().index_bytes(place);
-    // A stretch that was taken for an index and not used may have the table's number.
+    // A stretch that was taken for an index and not used may carry the table's number.
     let is_its = |slab: u64, entry: &SlabEntry| {
         entry.table == table.id() && (entry.kind != SlabKind::Index || index.contains(&slab))
     };
@@ -247,7 +251,7 @@ async fn slabs_of(
 }
 
 impl Coordinator {
-    /// Gives up what it keeps for tables that have been dropped.
+    /// Gives up the coordinator's state for dropped tables.
     pub(crate) fn forget_dropped(&self) {
         self.forget_tables();
         let dropped: Vec<TableId> = {

@@ -1,4 +1,4 @@
-//! Fences at memory nodes (H2): none of an expelled node's verbs takes effect afterwards.
+//! Fences at memory nodes (H2): after a fence no verb of the expelled node takes effect.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::node::verbs::{Halted, RETRY_PAUSE};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
     /// The recoverer is expelled, and another node takes over; or a memory node is lost, and
-    /// recovery begins anew with those that are left (H15).
+    /// recovery begins anew with the remaining memory nodes (H15).
     Halted(Halted),
     /// State that the protocol rules out. Recovery touches nothing more.
     Contradiction(Contradiction),
@@ -32,8 +32,8 @@ impl From<Contradiction> for Stop {
     }
 }
 
-/// Fences these nodes at these memory nodes: none of their verbs from before the given epochs takes
-/// effect any more.
+/// Fences the nodes of `out` at the memory nodes of `targets`: a verb from before its node's given
+/// epoch takes no effect any more.
 pub(crate) async fn fence_at(
     coordinator: &Coordinator,
     out: impl Iterator<Item = (NodeId, Epoch)>,
@@ -52,7 +52,7 @@ pub(crate) async fn fence_at(
 }
 
 /// Repeats `work` on the authority thread until it succeeds or the target leaves the placement. A
-/// node that does not answer may do so later.
+/// node that does not answer now may answer later.
 pub(crate) async fn until_done(
     coordinator: &Coordinator,
     out_of_place: impl Fn() -> bool,

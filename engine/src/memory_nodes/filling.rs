@@ -1,38 +1,39 @@
-//! Fills a memory node that has joined with the data that it missed, while transactions run (H23).
+//! Fills a joined memory node with the data missed during its absence, while transactions run
+//! (H23).
 //!
 //! # What it is
-//! Each coordinator fills its share of the shards that its node owns, a few at once, in the slot
-//! that it also purges in. It goes through the buckets of the index: a *piece* is a few chains of
-//! these shards, with the records that they name.
+//! Each coordinator fills its share of the shards owned by the node, a few at once, in the slot
+//! that also purges. Filling goes through the buckets of the index: a *piece* is a few chains of
+//! these shards, with the records named by the chains.
 //!
 //! # A piece
-//! 1. Read the chains, to learn which rows are there.
-//! 2. Lock their buckets and rows for reading: no transaction inserts, writes or purges there now,
-//!    and no write of an expelled node is in doubt there.
+//! 1. Read the chains, to learn their rows.
+//! 2. Lock the chains' buckets and rows for reading: now no transaction inserts, writes or purges
+//!    in the piece, and no write of an expelled node is in doubt.
 //! 3. Read chains and records again, from the primary.
-//! 4. Write them to the joining node, the way a commit writes: whatever happens to this node's
+//! 4. Write the piece to the joining node, the way a commit writes: whatever happens to this node's
 //!    coordinators, its locks are not released before the write has ended (H4).
-//! 5. Read them back, and write them again if they differ.
+//! 5. Read the piece back, and write it again if the bytes differ.
 //! 6. Release the locks.
 //!
-//! Later writes go to the joining node, too; earlier ones are in the piece. So a piece may be
+//! Later writes go to the joining node, too; earlier writes are in the piece. So a piece may be
 //! filled twice, or by two nodes at once, and if a shard's owner is lost half-way its heir begins
 //! anew.
 //!
 //! # Data outside of rows
-//! The directory of slabs only gains entries, and new ones are entered on the joining node, too:
-//! older ones are added by compare-and-swap. The purge time only grows, and is raised on every
+//! The directory of slabs only gains entries, and new entries are written to the joining node, too:
+//! older entries are added by compare-and-swap. The purge time only grows, and is raised on every
 //! replica. Both are filled with the group's first shard, once transactions run again. Owners'
-//! words are raised before that ([`crate::memory_nodes::changes`]). Logs begin empty: what they
-//! named is settled.
+//! words are raised before that ([`crate::memory_nodes::changes`]). Logs begin empty: the
+//! transactions in the old logs are settled.
 //!
-//! # What is not copied
-//! Versions that have left their CVTs. A reader that looks for one on a copy that was made anew
+//! # Data that is not copied
+//! Versions displaced from the CVTs. A reader that looks for such a version on a newly made copy
 //! finds no record with the right checksum, and gets `SnapshotTooOld`. Slots that no version names
 //! may differ from copy to copy afterwards.
 //!
 //! # Pace
-//! One piece at a time for each coordinator, followed by a pause as long. After a conflict with
+//! Every coordinator fills one piece at a time, followed by a pause as long. After a conflict with
 //! writers the next piece is half as large, down to one chain.
 
 use std::collections::BTreeSet;
@@ -65,26 +66,26 @@ const CHAINS: u64 = 8;
 /// Number of words read, or verbs posted, in one batch.
 const AT_ONCE: usize = 64;
 
-/// Progress of one coordinator's filling.
+/// Filling progress of one coordinator.
 #[derive(Default)]
 pub(crate) struct Filler {
     /// Lives of the joining memory nodes.
     lives: Vec<Life>,
-    /// All tables. None is created while a memory node is being filled.
+    /// All tables. No table is created while a memory node is being filled.
     tables: Rc<[Arc<TableDef>]>,
     /// Shards being filled, if any.
     at: Option<Filling>,
 }
 
-/// Shards that are being filled, and the progress with them.
+/// Shards being filled, and the progress.
 struct Filling {
     node: NodeId,
     life: Life,
     shards: Vec<ShardId>,
-    /// Whether data outside of rows is filled, if one of these shards is the first of its group.
+    /// Whether data outside of rows is filled, if a shard here is the first of its group.
     begun: bool,
-    /// Index of the current table, and the number of its chains that are filled: the first chain of
-    /// each shard, then the second of each.
+    /// Index of the current table, and the number of its filled chains: the first chains of all
+    /// shards, then the second chains.
     table: usize,
     filled: u64,
     /// Number of chains to lock at once.
@@ -92,7 +93,7 @@ struct Filling {
 }
 
 impl Coordinator {
-    /// Enters the shards that this node has filled in the membership, in a task of its own.
+    /// Enters the shards filled by this node in the membership, in a separate task.
     pub(crate) fn report_filled(self: &Rc<Self>, now: &Membership) {
         self.node.filled.keep(|life| now.joining().any(|one| one.life == life));
         for Return { node, life, stage } in now.joining() {
@@ -117,8 +118,7 @@ impl Coordinator {
         }
     }
 
-    /// Shards that this coordinator is to fill next. Shards that no table uses count as filled at
-    /// once.
+    /// Next shards for this coordinator to fill. Shards that no table uses count as filled at once.
     fn next_to_fill(&self, tables: &[Arc<TableDef>]) -> Option<Filling> {
         let returns = self.node.configuration.returns();
         for Return { node, life, stage } in returns.iter() {
@@ -165,8 +165,8 @@ impl Coordinator {
         usize::from(shard.raw()) < self.shared.placement.group_count()
     }
 
-    /// All tables of the cluster that have memory: nodes that have not heard yet that one is
-    /// dropped read and write its rows.
+    /// All tables of the cluster with memory: also dropped tables, because nodes without knowledge
+    /// of the drop read and write their rows.
     async fn every_table(&self) -> Result<Rc<[Arc<TableDef>]>, TxnError> {
         if !self.shared.is_whole() && !self.shared.learn_tables_apart().await {
             return Err(TxnError::Timeout);
@@ -241,7 +241,7 @@ impl Filling {
             && self.shards.iter().all(|shard| owner(shard) == coordinator.node.id)
     }
 
-    /// Advances to a table with chains left; false if there is none.
+    /// Advances to a table with remaining chains; false if no table has any.
     fn seek_table(&mut self, tables: &[Arc<TableDef>]) -> bool {
         while tables.get(self.table).is_some_and(|table| self.next_piece(table).is_empty()) {
             (self.table, self.filled) = (self.table + 1, 0);
@@ -265,7 +265,7 @@ impl Filling {
 }
 
 /// Next chains of these shards after the first `filled` ones, at most `at_most`, as shard and chain
-/// number. The first chain of each shard comes first, then the second of each.
+/// number. First chains of all shards come first, then the second chains.
 fn chains_of(shards: &[ShardId], per_shard: u64, filled: u64, at_most: u64) -> Vec<(ShardId, u64)> {
     let count = shards.len() as u64;
     let next = filled..(count * per_shard).min(filled + at_most);
@@ -273,12 +273,13 @@ fn chains_of(shards: &[ShardId], per_shard: u64, filled: u64, at_most: u64) -> V
 }
 
 impl Session {
-    /// Fills the coordinator's next piece; false if there was nothing to do.
+    /// Fills the coordinator's next piece; false if no memory node is joining or the coordinator
+    /// has no shard to fill.
     pub(crate) async fn fill(&mut self, filler: &mut Filler) -> bool {
         let coordinator = self.coordinator();
         if !coordinator.node.configuration.placement().is_joined() {
             if !filler.lives.is_empty() {
-                // Only then: this runs beside transactions, which do not allocate.
+                // Only if set: filling runs beside transactions, which do not allocate.
                 *filler = Filler::default();
             }
             return false;
@@ -320,7 +321,7 @@ impl Session {
         coordinator.next_to_fill(&filler.tables)
     }
 
-    /// Fills the next piece; false if there is none left.
+    /// Fills the next piece; false if no piece is left.
     async fn go_on(
         &mut self,
         filling: &mut Filling,
@@ -329,14 +330,14 @@ impl Session {
         let coordinator = self.coordinator();
         let node = filling.node;
         if !filling.begun {
-            // While transactions run: before that, a coordinator may still enter a slab by the
+            // Filled while transactions run: earlier, a coordinator may still enter a slab by the
             // placement without this copy.
             let epoch = coordinator.configuration.enter_epoch()?;
             for shard in filling.shards.iter().filter(|shard| coordinator.begins_group(**shard)) {
                 let group = coordinator.group_of(*shard);
                 coordinator.fill_header(group, copy_on(node, group)).await?;
             }
-            // The primary may be in another life by now, and incomplete itself.
+            // The primary may be in a new life by now, and incomplete.
             coordinator.configuration.check_epoch(epoch)?;
             filling.begun = true;
         }
@@ -396,8 +397,8 @@ fn rows_of(table: &TableDef, buckets: &[Stretch]) -> Option<BTreeSet<Key>> {
     Some(rows)
 }
 
-/// Slots outside of the bucket with the records that its versions name. An error if a version is in
-/// doubt.
+/// Slots with the records of the bucket's versions, outside of the bucket. An error if a version is
+/// in doubt.
 fn records_of(table: &TableDef, bucket: &Stretch) -> Result<Vec<(GroupId, u64)>, TxnError> {
     let mut places = Vec::new();
     let own = bucket.offset..bucket.offset + (bucket.words.len() * WORD_BYTES) as u64;
@@ -421,7 +422,7 @@ fn records_of(table: &TableDef, bucket: &Stretch) -> Result<Vec<(GroupId, u64)>,
 }
 
 impl Coordinator {
-    /// Reads all buckets of the chains with these home buckets.
+    /// Reads all buckets of the chains with the given home buckets.
     async fn read_chains(
         &self,
         table: &TableDef,
@@ -443,7 +444,7 @@ impl Coordinator {
         Ok(buckets)
     }
 
-    /// Reads the records that versions in these buckets name.
+    /// Reads the records named by versions in the buckets.
     async fn read_records(
         &self,
         table: &TableDef,
@@ -454,7 +455,7 @@ impl Coordinator {
         self.read_all(&places, table.slot_bytes() as usize).await
     }
 
-    /// Reads `bytes` bytes at each of these places, from the primaries.
+    /// Reads `bytes` bytes at every place, from the primaries.
     async fn read_all(
         &self,
         places: &[(GroupId, u64)],

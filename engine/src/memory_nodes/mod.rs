@@ -1,8 +1,6 @@
-//! Memory nodes that are lost, return, and are filled (H23); and memory of dropped tables, which is
-//! given back.
+//! Loss, return and filling of memory nodes (H23); and reclamation of the memory of dropped tables.
 //!
-//! Imports from [`crate::shards`] and below. Which nodes are lost is decided in
-//! [`crate::membership`].
+//! Imports from [`crate::shards`] and below. [`crate::membership`] decides which nodes are lost.
 
 pub(crate) mod changes;
 pub(crate) mod clearing;

@@ -1,43 +1,47 @@
-//! Memory nodes that were lost and come back: how members look for them and make them ready.
+//! Memory nodes that were lost and come back: the members' search for them, and their preparation
+//! for use.
 //!
 //! # What it is
-//! Now and then coordinator 0 of each node looks at the lost memory nodes. One that answers is in
-//! one of these states:
+//! Now and then coordinator 0 of every node looks at the lost memory nodes. An answering node is in
+//! one of the following states:
 //!
 //! | its memory | state | action |
 //! |---|---|---|
 //! | no regions | a new process | the first member makes it ready |
-//! | blank regions | the same, half-way ready | the first member goes on |
+//! | blank regions | a new process, half-way ready | the first member goes on |
 //! | a [`Life`] since its loss | ready | every member says so in the membership |
-//! | anything else | the old memory | none, for ever: others have written since |
+//! | anything else | the old memory | none, for ever: coordinators have written since |
 //!
-//! When all have said so it joins ([`lotus_recovery::membership::returns`]), by the same steps as
-//! those by which a lost one is left ([`crate::memory_nodes::changes`]), and is filled
-//! ([`crate::memory_nodes::filling`]).
+//! When all members have reported the life the memory node joins
+//! ([`lotus_recovery::membership::returns`]), by the steps for leaving a lost memory node
+//! ([`crate::memory_nodes::changes`]), and is filled ([`crate::memory_nodes::filling`]).
 //!
-//! # The order in which one is made ready
-//! Only when no live member uses it by the placement from before its loss, and nothing of expelled
-//! nodes is in doubt. Expelled nodes are fenced there first, then it gets regions, then its life:
-//! so no node that has missed the loss ever finds empty memory and believes it. If the member that
-//! makes it ready is expelled, the next one begins with the fence, so nothing late lands in its
-//! regions. A node that is expelled after that, and before the memory node joins, never uses it: a
-//! node learns no placement from a membership that excludes it. It is fenced there all the same
-//! before that placement is acknowledged ([`Coordinator::carry_over`]), and by its recovery, which
-//! also fences at memory nodes that have joined and are not used yet.
+//! # The order in which a memory node is made ready
+//! The work begins only when no live member uses the memory node by the placement from before its
+//! loss, and no transaction of an expelled node is in doubt. Expelled nodes are fenced at the
+//! memory node first, then regions are registered, then the life is written: so a node unaware of
+//! the loss never takes empty memory for data. If the preparing member is expelled, the next member
+//! begins with the fence, so no late verb lands in the regions. A node expelled later, before the
+//! memory node joins, never uses the memory node: a node learns no placement from a membership
+//! without the node itself. Nevertheless the expelled node is fenced at the memory node before the
+//! new placement is acknowledged ([`Coordinator::carry_over`]), and by its own recovery, which also
+//! fences at joined memory nodes not used yet.
 //!
 //! # Owners' words of a late maker
-//! The words are WRITEs ahead of the swap of the life, so a maker with a failed swap has replaced
-//! the successful maker's words, perhaps by older ones. No node relies on them yet. A member says
-//! that it has found a life only when its own batch has ended, and without that the memory node
-//! does not join; a maker that is expelled meanwhile is fenced there before any member raises the
-//! words that are behind ([`Coordinator::carry_over`]), and another life of its node is refused by
-//! the fences for the one before. From the same maker nothing lands after a reconnect (H22), which
-//! comes before each look. So every such replacement comes before the words are raised.
+//! The maker is the member that makes the memory node ready. It posts the words as WRITEs ahead of
+//! the swap of the life, so a maker with a failed swap has replaced the successful maker's words,
+//! perhaps by older ones. No node relies on the words yet. A member reports a found life only when
+//! its own batch has ended, and the memory node does not join without the report; a maker that is
+//! expelled meanwhile is fenced at the memory node before any member raises the words that are
+//! behind ([`Coordinator::carry_over`]), and if its node has a new life by then, the fences for the
+//! earlier life refuse the late verbs. No earlier verb of the looking member lands after a
+//! reconnect (H22), which precedes every look. Every such replacement therefore precedes the
+//! raising of the words.
 //!
 //! # Connections
-//! A lane may still be connected to an earlier life. So before a coordinator takes note of a
-//! joining memory node it reconnects and checks for the right life there, and so it does at every
-//! later reconnect ([`Coordinator::reconnect`]).
+//! A lane may still be connected to an earlier life. Before taking note of a joining memory node a
+//! coordinator therefore reconnects and checks the life, as at every later reconnect
+//! ([`Coordinator::reconnect`]).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -61,8 +65,8 @@ use crate::node::memory_life::{MemoryState, life_at};
 use crate::node::shared::{LOCK_REGION, Shared};
 use crate::shards::ownership::{OWNERS_GROUP, write_owners};
 
-/// Registers a memory node's regions: the logs, the locks if any are there, then the groups. The
-/// group that has its first primary there comes last.
+/// Registers a memory node's regions: the logs, the locks if locks lie in memory, then the groups.
+/// The group whose first primary is on the node comes last.
 pub(crate) fn register(
     fabric: &dyn Fabric,
     node: NodeId,
@@ -78,7 +82,7 @@ pub(crate) fn register(
     let shared = [(LOG_REGION, log.region_bytes())].into_iter().chain(locks);
     for (number, bytes) in shared.chain(groups) {
         match fabric.register(node, number, bytes, Rights::ALL) {
-            // An earlier maker registered it, but did not finish.
+            // An earlier maker registered the region, but did not finish.
             Ok(()) | Err(FabricError::RegionTaken(..)) => {}
             Err(error) => return Err(error),
         }
@@ -87,7 +91,7 @@ pub(crate) fn register(
 }
 
 impl Shared {
-    /// Registers the regions of a new memory node, after fencing the nodes in `out` there.
+    /// Registers the regions of a new memory node, after fencing the nodes in `out` at it.
     fn make_ready(&self, node: NodeId, out: &[(NodeId, Epoch)]) -> bool {
         let mut out = out.iter().filter(|_| !broken(Rule::ReadyNodesFence));
         let fenced = out.all(|(other, since)| self.fabric.fence(node, *other, *since).is_ok());
@@ -118,8 +122,8 @@ impl Coordinator {
         });
     }
 
-    /// Looks at a lost memory node, and makes it ready if that is this node's part. Returns its
-    /// life, if ready.
+    /// Looks at a lost memory node, and makes it ready if this node is the first live member.
+    /// Returns the life of a ready memory node.
     async fn look_at(&self, node: NodeId, now: &Membership) -> Option<Life> {
         let makes_ready = now.live().next()?.node == self.node.id;
         self.lane.reconnect(node).await.ok()?;
@@ -142,8 +146,8 @@ impl Coordinator {
         }
     }
 
-    /// Writes a life into blank memory, unless another is there, after the owners' words: raising
-    /// these later would take many swaps for each node ([`crate::memory_nodes::changes`]).
+    /// Writes the owners' words and then a life into blank memory, unless it has a life: raising
+    /// the words later would take many swaps for each node ([`crate::memory_nodes::changes`]).
     async fn begin_life(&self, node: NodeId, life: Life) -> Option<()> {
         let first = &self.shared.placement;
         let members = first.replicas(OWNERS_GROUP).members();
@@ -160,7 +164,7 @@ impl Coordinator {
 
     async fn say_found(&self, node: NodeId, life: Life) {
         let me = self.node.id;
-        // If the authority does not answer, a later look repeats it.
+        // If the authority does not answer, a later look reports the life again.
         let _ = self.change(move |now| now.found(me, node, life)).await;
     }
 

@@ -14,9 +14,9 @@ pub(crate) struct Asks {
     pub(crate) under_way: Cell<bool>,
     /// Number of the last ask.
     last: Cell<u64>,
-    /// Last ask that was answered, by giver.
+    /// Last answered ask, by giver.
     pub(crate) answered: RefCell<BTreeMap<NodeId, Answered>>,
-    /// Time of the last ask for such slots that brought none.
+    /// Time of the last ask that brought no slots, by kind of slot.
     pub(crate) fruitless: RefCell<BTreeMap<(TableId, u16, usize), Nanos>>,
 }
 
@@ -32,11 +32,11 @@ impl Asks {
     }
 }
 
-/// Last ask of a coordinator that a node has answered; zeroes for none.
+/// A coordinator's last ask answered by a given node; zeroes for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Answered {
     pub(crate) number: u64,
-    /// Incarnation of the node that has answered.
+    /// Incarnation of the answering node.
     pub(crate) life: u64,
 }
 

@@ -1,18 +1,18 @@
-//! Progress of a slot's attempts, as other coordinators may ask about it.
+//! Progress of a slot's attempts, for queries by other coordinators.
 
 use std::cell::Cell;
 
 use lotus_fabric::ids::TxnId;
 use lotus_sabotage::{Rule, broken};
 
-/// Attempts of one slot: which one commits, and which ones were asked to give up their locks.
+/// Attempts of one slot: the committing attempt, and the attempts asked to give up their locks.
 #[derive(Debug)]
 pub(crate) struct Attempts {
     /// Number of the slot on the compute node.
     pub(crate) slot: u16,
     /// Attempt with a commit under way, or 0.
     pub(crate) commits: Cell<u64>,
-    /// Last attempt that was asked to give up its locks; attempts up to it do not commit.
+    /// Last attempt asked to give up its locks; attempts up to it do not commit.
     yielded: Cell<u64>,
 }
 
@@ -21,8 +21,9 @@ impl Attempts {
         Self { slot, commits: Cell::new(0), yielded: Cell::new(0) }
     }
 
-    /// Handles an owner's request that `txn` give up its locks (H19). Returns whether they guard
-    /// nothing any more: the attempt is over, or will not commit. False while it is committing.
+    /// Handles an owner's request that `txn` give up its locks (H19). Returns whether the locks
+    /// have become useless: the attempt is over, or will not commit. False while `txn` is
+    /// committing.
     pub(crate) fn yields(&self, txn: TxnId) -> bool {
         debug_assert_eq!(txn.slot(), self.slot, "I77: a slot answers for its own attempts");
         if self.commits.get() == txn.attempt() && !broken(Rule::CommittersKeepTheirLocks) {

@@ -8,14 +8,14 @@ use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, ChangeOutcome, ChangeStep, MembershipError};
 
 impl Coordinator {
-    /// Whether the authority may have ended with all of its values: it has been silent for a lease,
-    /// or is known to have ended.
+    /// Whether the authority may have ended with all its values: it has been silent for a lease, or
+    /// is known to have ended.
     pub(crate) fn lacks_authority(&self, lease: Duration) -> bool {
         self.shared.council.authority().silence() >= lease
     }
 
-    /// Lets nothing commit here while the authority may have ended: the cluster would end with it,
-    /// and no node could take in what was committed.
+    /// Blocks commits while the authority may have ended: the cluster would end with the authority,
+    /// and no node could take in the committed data.
     pub(crate) fn heed_authority(&self, lease: Duration) {
         let lacks_authority = self.lacks_authority(lease);
         if lacks_authority {
@@ -26,13 +26,14 @@ impl Coordinator {
         }
     }
 
-    /// Reads the membership, as the authority has it at some moment from now on.
+    /// Reads the membership, at the state of some moment after the call.
     pub(crate) async fn membership(&self) -> Result<Membership, MembershipError> {
         Ok(self.change(|_| None).await?.membership())
     }
 
-    /// Changes the membership on behalf of this life of its node. Others may change it between the
-    /// requests to the authority; after an error the change may have been made or not.
+    /// Changes the membership on behalf of this life of the node. Other nodes may change the
+    /// membership between the requests to the authority; after an error the change may or may not
+    /// have been made.
     pub(crate) async fn change(
         &self,
         mut decide: impl FnMut(&Membership) -> Option<Membership>,
@@ -57,7 +58,7 @@ impl Coordinator {
         }
     }
 
-    /// Runs `question` on the authority thread.
+    /// Asks the authority `question` through the council.
     pub(crate) async fn consult<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Authority) -> Result<T, AuthorityError> + Send + 'static,

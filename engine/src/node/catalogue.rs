@@ -1,23 +1,23 @@
-//! The catalogue of the cluster's tables, on which all processes agree.
+//! The catalogue of the cluster's tables, common to all processes.
 //!
 //! # What it is
-//! One value at the authority: every table's specification, its [`TableState`], and where its index
-//! lies in each group. A table's number is its place in the list. The list only grows, and a table
-//! only goes from serving to dropped to gone, by compare-and-swap; so a process's copy of it is
-//! never wrong, only behind. A process reads it again when it is asked for an unknown table by
-//! name, and before it recovers another node's transactions.
+//! A single value at the authority: every table's specification, [`TableState`], and the place of
+//! its index in each group. A table's number is its place in the list. The list only grows, and a
+//! table only goes from serving to dropped to gone, by compare-and-swap; so a process's copy of the
+//! list is never wrong, only behind. A process reads the value again when asked for an unknown
+//! table by name, and before recovering another node's transactions.
 //!
 //! # The secret
-//! With the list stands the secret of the rows' names ([`lotus_mvcc::naming`]). Each process draws
-//! one; that of the process that enters the first table is the cluster's from then on, for all its
-//! tables, also when that table is dropped. The two are one value, so a process that knows a table
-//! knows how its rows are named.
+//! The value also holds the secret of the rows' names ([`lotus_mvcc::naming`]). Each process draws
+//! a secret; the secret of the process that enters the first table becomes the cluster's, for all
+//! tables, even after that table is dropped. Tables and secret are a single value, so a process
+//! that knows a table knows the naming of its rows.
 //!
 //! # If it stops anywhere
 //! Memory is taken before the table is entered here. A process that dies in between leaks the
-//! slabs; one that then finds its table's name taken keeps them for its next table
-//! (`crate::cluster::tables`). A table that is dropped here keeps its memory until a member has
-//! given it back (`crate::memory_nodes::clearing`), whoever asked for that.
+//! slabs; a process that finds its table's name taken keeps the slabs for its next table
+//! (`crate::cluster::tables`). A table dropped here keeps its memory until a member has given the
+//! memory back (`crate::memory_nodes::clearing`), whichever node asked for the drop.
 
 use std::sync::Arc;
 
@@ -31,25 +31,25 @@ use crate::api::error::ClusterError;
 use crate::node::shared::Shared;
 
 const KEY: &str = "tables";
-/// Version of the encoding that this module reads and writes.
+/// Version of the encoding read and written by this module.
 const FORMAT: u8 = 4;
 const HAS_FIELD: u8 = 1;
 const NEVER_INLINE: u8 = 2;
 const ORDERED: u8 = 4;
 
-/// Stage in the life of a table, with what is known of it.
+/// Stage in the life of a table, with the data known about the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum TableState<T> {
     /// In use.
     Serving(T),
-    /// No transaction begins on it, and its name is free. It still has its memory.
+    /// No transaction begins on the table, and its name is free. The table still has its memory.
     Dropped(T),
-    /// Its memory is not its own any more.
+    /// The table's memory is free, or belongs to another table.
     Gone,
 }
 
 impl<T> TableState<T> {
-    /// The table, if it is in use.
+    /// The table, if in use.
     pub(crate) fn serving(&self) -> Option<&T> {
         match self {
             Self::Serving(table) => Some(table),
@@ -57,7 +57,7 @@ impl<T> TableState<T> {
         }
     }
 
-    /// The table, if it has memory of its own.
+    /// The table, while it still has its memory.
     pub(crate) fn with_memory(&self) -> Option<&T> {
         match self {
             Self::Serving(table) | Self::Dropped(table) => Some(table),
@@ -65,7 +65,7 @@ impl<T> TableState<T> {
         }
     }
 
-    /// Number of the stage: it only grows.
+    /// Number of the stage; only grows.
     pub(crate) fn stage(&self) -> u8 {
         match self {
             Self::Serving(_) => 0,
@@ -78,7 +78,7 @@ impl<T> TableState<T> {
 /// The list of tables, and the version of the value at the authority.
 pub(crate) struct Catalogue {
     version: Version,
-    /// Naming of the rows of all tables; before there is a table, the one that is proposed.
+    /// Naming of the rows of all tables; before the first table, the proposed naming.
     pub(crate) naming: Naming,
     pub(crate) tables: Vec<TableState<TableDef>>,
 }
@@ -93,7 +93,7 @@ pub(crate) enum Demotion {
 }
 
 impl Catalogue {
-    /// Reads the catalogue; one that does not exist yet has the naming `proposed`.
+    /// Reads the catalogue; a catalogue that does not exist yet has the naming `proposed`.
     ///
     /// # Errors
     /// The authority does not answer, or the stored value is no catalogue of `groups` groups.
@@ -110,22 +110,22 @@ impl Catalogue {
         Ok(Self { version: found.version, naming, tables })
     }
 
-    /// The naming of rows, if the catalogue is stored and so decides it.
+    /// The naming of rows, if decided by a stored catalogue.
     pub(crate) fn decided(&self) -> Option<Naming> {
         (self.version != Version::ABSENT).then_some(self.naming)
     }
 
-    /// Number of the table `name` that is in use.
+    /// Number of the table in use with the name `name`.
     pub(crate) fn find(&self, name: &str) -> Option<TableId> {
         let mut serving = self.tables.iter().filter_map(TableState::serving);
         serving.find(|table| table.spec().name == name).map(TableDef::id)
     }
 
-    /// Whether the table of this number is in use under this name, or was dropped.
+    /// Whether the table with this number is in use under this name, or was dropped.
     pub(crate) fn finds_or_had(&self, name: &str, table: TableId) -> bool {
         self.tables.get(usize::from(table.0)).is_some_and(|state| match state {
             TableState::Serving(table) | TableState::Dropped(table) => table.spec().name == name,
-            // Nothing is left of it but its number, which no other table gets.
+            // Only the table's number is left, and no other table gets this number.
             TableState::Gone => true,
         })
     }
@@ -135,10 +135,10 @@ impl Catalogue {
         self.tables.iter().filter(|table| table.stage() < TableState::<()>::Gone.stage()).count()
     }
 
-    /// Enters `table`, unless the catalogue was changed since it was read.
+    /// Enters `table`, unless the catalogue has changed since the read.
     ///
     /// # Errors
-    /// [`AuthorityError`]; `Conflict` if it was changed.
+    /// [`AuthorityError`]; `Conflict` if the catalogue has changed.
     pub(crate) fn enter(
         &mut self,
         table: TableDef,
@@ -154,8 +154,8 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Adds tables that are gone until there are `target` tables, unless the catalogue was changed
-    /// since it was read.
+    /// Adds gone tables until the catalogue has `target` tables, unless the catalogue has changed
+    /// since the read.
     ///
     /// # Errors
     /// As [`Self::enter`].
@@ -168,7 +168,7 @@ impl Catalogue {
         self.store(authority)
     }
 
-    /// Changes the state of a table, unless it is in that state, or a later one, already. May
+    /// Changes the state of a table, unless the table is already in that state or a later one. May
     /// be repeated, whatever answers are lost.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Catalogue {
 }
 
 impl Shared {
-    /// Reads the catalogue and adds its tables to this process's nodes.
+    /// Reads the catalogue and adds the tables to this process's nodes.
     ///
     /// # Errors
     /// As [`Catalogue::read`], or there is no memory for a table's addresses.
@@ -218,8 +218,8 @@ impl Shared {
 }
 
 /// Encodes the tables and the secret of their rows' names. Little-endian: `format:8 secret:128`,
-/// then for each table `standing:8`, which is 2 for one that is gone, with nothing behind it; and
-/// for the others `name_bytes:8 name record_bytes:32 key_bytes:32 capacity:64 versions:32 shards:32
+/// then for each table `standing:8`, which is 2 for a gone table, with nothing behind it; for every
+/// other table `name_bytes:8 name record_bytes:32 key_bytes:32 capacity:64 versions:32 shards:32
 /// flags:8 field_start:8 field_len:8 groups:8` and a base of 64 bits for each group. Flags: 1, a
 /// critical field; 2, records never lie in their cells; 4, the table is ordered.
 pub(crate) fn encode(naming: Naming, tables: &[TableState<TableDef>]) -> Vec<u8> {
@@ -266,8 +266,8 @@ pub(crate) fn decode_spec(bytes: &[u8]) -> Option<(TableSpec, &[u8])> {
     Some((spec, rest.0))
 }
 
-/// Decodes a catalogue of `groups` groups, and the naming of its rows, which but for the secret is
-/// as `proposed`; `None` if invalid.
+/// Decodes a catalogue of `groups` groups, and the naming of its rows, which equals `proposed`
+/// except for the secret; `None` if invalid.
 pub(crate) fn decode(
     bytes: &[u8],
     groups: usize,

@@ -1,4 +1,4 @@
-//! Memory nodes in use, as a compute node and each of its coordinators know them
+//! Memory nodes in use, from the view of a compute node and its coordinators
 //! ([`crate::memory_nodes::changes`]).
 
 use crate::api::error::TxnError;
@@ -21,7 +21,7 @@ pub(crate) const FLOORS_GROUP: GroupId = GroupId(0);
 const NO_EPOCH: Epoch = Epoch(0);
 const _: () = assert!(FIRST_EPOCH.0 > NO_EPOCH.0, "attempts have epochs from the first on");
 
-/// Floor of a node that reads nothing any more.
+/// Floor of a node that has stopped reading for good.
 pub(crate) const NO_FLOOR: u64 = u64::MAX;
 
 /// Offset of a compute node's floor in its group's region, by the node's place.
@@ -29,7 +29,7 @@ pub(crate) fn floor_word(index: usize) -> u64 {
     FLOORS_OFFSET + (index * WORD_BYTES) as u64
 }
 
-/// Progress of the three steps, each as the epoch of the last change that has reached it.
+/// Progress of the three steps, as the epoch of the last change to reach each step.
 #[derive(Clone, Debug)]
 struct Progress {
     /// Reads by the placement before this change no longer count.
@@ -37,17 +37,17 @@ struct Progress {
     /// All nodes have stopped for this change, and `placement` is in use.
     finish: Epoch,
     placement: Arc<Placement>,
-    /// Transactions may begin by the placement of this change.
+    /// Transactions may begin by this change's placement.
     resume: Epoch,
-    /// Silent memory nodes that are not given up, because they have the last copies of a group.
+    /// Silent memory nodes not given up, because they have the last copies of a group.
     out_of_reach: Vec<NodeId>,
-    /// Lost memory nodes, of which none is in use again.
+    /// Lost memory nodes, except nodes in use again.
     lost: Arc<[NodeId]>,
-    /// Memory nodes that have come back, as far as this node knows.
+    /// Returned memory nodes, as far as known here.
     returns: Arc<[Return]>,
     /// Whether the memory of a dropped table is being given back.
     clearing: bool,
-    /// Last change, and number of tables cleared, of the membership that said so.
+    /// Last change, and number of tables cleared, in the membership that set `clearing`.
     clearing_at: (Epoch, u32),
 }
 
@@ -85,7 +85,7 @@ impl NodeConfiguration {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over the progress of a membership; `placement` is the cluster's original one.
+    /// Adopts the progress of a membership; `placement` is the cluster's original placement.
     pub(crate) fn learn(&self, now: &Membership, placement: &Placement) {
         let reduced = now.reduced();
         let mut progress = self.lock();
@@ -109,7 +109,7 @@ impl NodeConfiguration {
             progress.resume <= progress.finish,
             "I103: transactions run by a placement in use"
         );
-        // A membership that was read earlier may come later.
+        // Memberships may arrive out of order.
         let at = (reduced, now.cleared());
         if at >= progress.clearing_at {
             (progress.clearing, progress.clearing_at) = (now.clearing().is_some(), at);
@@ -130,7 +130,7 @@ impl NodeConfiguration {
         self.lock().returns.iter().any(used)
     }
 
-    /// Memory nodes that have come back, as far as this node knows.
+    /// Returned memory nodes, as far as this node knows.
     pub(crate) fn returns(&self) -> Arc<[Return]> {
         Arc::clone(&self.lock().returns)
     }
@@ -178,7 +178,7 @@ impl NodeConfiguration {
         Arc::clone(&self.lock().placement)
     }
 
-    /// Memory nodes that have last copies, but do not answer half of the compute nodes.
+    /// Memory nodes with last copies that do not answer half of the compute nodes.
     pub(crate) fn out_of_reach(&self) -> Vec<NodeId> {
         self.lock().out_of_reach.clone()
     }
@@ -197,7 +197,7 @@ impl NodeConfiguration {
 pub(crate) struct Configuration {
     /// Last change for which the coordinator has stopped.
     epoch: Cell<Epoch>,
-    /// Epoch of the attempts that may go on: `epoch`, or [`NO_EPOCH`] while nothing may commit.
+    /// Epoch of the attempts that may go on: `epoch`, or [`NO_EPOCH`] while commits are blocked.
     valid: Cell<Epoch>,
     /// Whether transactions may begin.
     open: Cell<bool>,
@@ -210,9 +210,9 @@ pub(crate) struct Configuration {
     raised: Cell<u64>,
     /// Lost memory nodes for which the coordinator has stopped.
     lost: RefCell<Arc<[NodeId]>>,
-    /// Lives of the memory nodes in use that are not in their first life.
+    /// Lives of the memory nodes in use and not in their first life.
     lives: RefCell<Vec<(NodeId, Life)>>,
-    /// Number of joined memory nodes that the coordinator is not connected to yet.
+    /// Number of joined memory nodes to which the coordinator is not connected yet.
     unattached: Cell<usize>,
 }
 
@@ -238,13 +238,13 @@ impl Configuration {
         self.epoch.get()
     }
 
-    /// Life of a memory node in use; `None` for its first.
+    /// Life of a memory node in use; `None` for the first life.
     pub(crate) fn life_of(&self, node: NodeId) -> Option<Life> {
         let lives = self.lives.borrow();
         lives.iter().find(|(known, _)| *known == node).map(|(_, life)| *life)
     }
 
-    /// Adds `more` to the number of joined memory nodes that are not connected yet.
+    /// Adds `more` to the number of joined memory nodes not connected yet.
     pub(crate) fn attaches(&self, more: isize) {
         debug_assert!(
             self.unattached.get().checked_add_signed(more).is_some(),
@@ -253,8 +253,8 @@ impl Configuration {
         self.unattached.set(self.unattached.get().saturating_add_signed(more));
     }
 
-    /// Follows the node's progress, as far as it has come. Returns the memory nodes that join. The
-    /// coordinator has stopped when it [says so](NodeConfiguration::has_stopped).
+    /// Catches up with the node's progress. Returns the memory nodes that join. The coordinator has
+    /// stopped when it [says so](NodeConfiguration::has_stopped).
     pub(crate) fn follow(&self, node: &NodeConfiguration) -> Vec<NodeId> {
         let mut joining = Vec::new();
         if self.epoch.get() == FIRST_EPOCH && node.lock().stop == FIRST_EPOCH {
@@ -288,12 +288,12 @@ impl Configuration {
         joining
     }
 
-    /// Lets no attempt commit, or lets those that have begun go on.
+    /// Blocks commits, or lets the attempts already begun go on.
     pub(crate) fn mute(&self, is_muted: bool) {
         self.valid.set(if is_muted { NO_EPOCH } else { self.epoch.get() });
     }
 
-    /// Whether no attempt may commit.
+    /// Whether commits are blocked.
     pub(crate) fn is_muted(&self) -> bool {
         self.valid.get() == NO_EPOCH
     }
@@ -308,18 +308,18 @@ impl Configuration {
         Arc::clone(&self.lost.borrow())
     }
 
-    /// Lives of the memory nodes in use that are not in their first life.
+    /// Lives of the memory nodes in use and not in their first life.
     pub(crate) fn lives(&self) -> Ref<'_, [(NodeId, Life)]> {
         Ref::map(self.lives.borrow(), |lives| &lives[..])
     }
 
-    /// Whether no work besides commits is under way that uses the previous placement.
+    /// Whether all work by the previous placement has ended, except commits.
     pub(crate) fn has_finished(&self, takers: &Takers) -> bool {
         let idle = || self.takes.get() == 0 && takers.are_idle();
         self.open.get() || (self.unattached.get() == 0 && idle())
     }
 
-    /// Memory nodes in use that are not in their first life.
+    /// Memory nodes in use and not in their first life.
     pub(crate) fn returned(&self) -> Vec<NodeId> {
         self.lives.borrow().iter().map(|(node, _)| *node).collect()
     }
@@ -341,8 +341,8 @@ impl Configuration {
         placed != FIRST_EPOCH && !self.placement().nodes().contains(memory_node)
     }
 
-    /// Whether a memory node was lost since the placement of this epoch. It may be in use again by
-    /// now, in another life, which then began after `placed`.
+    /// Whether a memory node was lost since the placement of this epoch. The memory node may be in
+    /// use again by now, in a later life begun after `placed`.
     pub(crate) fn has_left_since(&self, memory_node: NodeId, placed: Epoch) -> bool {
         let is_another = |life: Life| life.is_since(placed);
         self.has_left(memory_node) || self.life_of(memory_node).is_some_and(is_another)
@@ -357,17 +357,17 @@ impl Configuration {
         if self.open.get() { Ok(self.epoch.get()) } else { Err(TxnError::Timeout) }
     }
 
-    /// Checks that the reads of an attempt of this epoch still count, and that it may commit.
+    /// Checks that an attempt's reads in this epoch still count, and that the attempt may commit.
     ///
     /// # Errors
-    /// `Timeout`, if a memory node was lost meanwhile, or while nothing may commit.
+    /// `Timeout`, if a memory node was lost meanwhile, or while commits are blocked.
     #[inline]
     pub(crate) fn check_epoch(&self, epoch: Epoch) -> Result<(), TxnError> {
         let current = epoch == self.valid.get();
         if current || broken(Rule::AllStopFirst) { Ok(()) } else { Err(TxnError::Timeout) }
     }
 
-    /// Registers a slab allocation; it lasts until the guard is dropped.
+    /// Registers a slab allocation, until the guard is dropped.
     ///
     /// # Errors
     /// `Timeout`, while a memory node is being removed.
@@ -392,7 +392,7 @@ impl Configuration {
     }
 }
 
-/// Lives of the returned memory nodes that the placement uses.
+/// Lives of returned memory nodes used by the placement.
 fn lives_of(progress: &Progress) -> Vec<(NodeId, Life)> {
     let used = progress.placement.nodes();
     let returns = progress.returns.iter().filter(|one| used.contains(one.node));

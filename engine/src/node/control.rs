@@ -1,6 +1,7 @@
-//! Access to the memory nodes for set-up, loading and audits, on lanes beside the coordinators'.
+//! Access to the memory nodes for set-up, loading and audits, on lanes separate from the
+//! coordinators'.
 //!
-//! Such work runs on the calling thread, while no transaction touches the same memory.
+//! This work runs on the calling thread, while no transaction touches the same memory.
 
 use std::future::Future;
 use std::process;
@@ -18,7 +19,7 @@ use lotus_fabric::transport::Fabric;
 use crate::api::error::ClusterError;
 use crate::node::home;
 
-/// First lane number of the control path, above those of all coordinators.
+/// First lane number of the control path, above the coordinators' lanes.
 const FIRST_LANE: u16 = 4096;
 const LANES: u16 = 1 << 15;
 
@@ -31,7 +32,7 @@ pub(crate) struct Control {
     next_lane: Arc<AtomicU16>,
     /// Whether time passes while control waits; false in a simulation.
     in_time: bool,
-    /// The process that has started the cluster.
+    /// The process that started the cluster.
     process: u32,
 }
 
@@ -50,7 +51,7 @@ impl Control {
         }
     }
 
-    /// A copy with the later of this access epoch and `epoch`.
+    /// Returns a copy with the later of the present access epoch and `epoch`.
     pub(crate) fn under(&self, epoch: Epoch) -> Self {
         Self {
             fabric: Arc::clone(&self.fabric),
@@ -74,12 +75,12 @@ impl Control {
         self.env.now()
     }
 
-    /// Whether time passes during its waits. If not, the callback told of a wait advances it.
+    /// Whether time passes during waits. If not, the callback told of a wait advances the time.
     pub(crate) fn is_in_time(&self) -> bool {
         self.in_time
     }
 
-    /// Sleeps for `duration`, if time passes here.
+    /// Sleeps for `duration`, if time passes.
     pub(crate) fn pause(&self, duration: Duration) {
         if !self.in_time {
             return;
@@ -94,7 +95,7 @@ impl Control {
         self.workers
     }
 
-    /// Runs `work` once for each of `workers` workers, on threads of their own.
+    /// Runs `work` once for each of `workers` workers, on separate threads.
     pub(crate) fn in_parallel<T: Send>(
         &self,
         workers: usize,
@@ -103,12 +104,12 @@ impl Control {
         self.env.in_parallel(workers, work)
     }
 
-    /// Whether `from`, a node of this process, and `to` reach each other now.
+    /// Whether `from`, a node of this process, and `to` can communicate now.
     pub(crate) fn reaches(&self, from: NodeId, to: NodeId) -> bool {
         from == to || self.fabric.reaches(from, to)
     }
 
-    /// Runs `work` on this thread, with a lane of its own.
+    /// Runs `work` on the calling thread, with a new lane.
     pub(crate) fn with_lane<T, Fut: Future<Output = T>>(
         &self,
         work: impl FnOnce(Lane) -> Fut,
@@ -119,14 +120,14 @@ impl Control {
         self.with_lane_of(self.node, self.epoch, work)
     }
 
-    /// The same, as another compute node of this process.
+    /// As [`Self::with_lane`], on behalf of another compute node of this process.
     pub(crate) fn with_lane_of<T, Fut: Future<Output = T>>(
         &self,
         node: NodeId,
         epoch: Epoch,
         work: impl FnOnce(Lane) -> Fut,
     ) -> Result<T, ClusterError> {
-        // Lanes are closed after use, so their numbers may wrap around.
+        // Lanes are closed after use, so lane numbers may wrap around.
         let number = self.next_lane.fetch_add(1, Ordering::Relaxed) % LANES;
         let at = Endpoint { node, lane: LaneId(FIRST_LANE + number) };
         let mut executor = Executor::new(self.env.clone());

@@ -1,8 +1,8 @@
 //! One coordinator: a thread of a compute node, its state, and its coroutine slots.
 //!
 //! Work reaches a coordinator as [`Job`](crate::txn::session::Job)s: closures that run a future in
-//! one of its slots. One job is a whole transaction (or a whole benchmark client), never a single
-//! operation.
+//! a slot of the coordinator. A job is a whole transaction (or a whole benchmark client), never a
+//! single operation.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -45,7 +45,7 @@ pub(crate) type Tables = Rc<[Arc<NodeTable>]>;
 /// The table with this number among `tables`.
 ///
 /// # Errors
-/// `UnknownTable`; also if it was dropped.
+/// `UnknownTable`; also if the table was dropped.
 #[inline]
 pub(crate) fn known(tables: &Tables, table: TableId) -> Result<&Arc<NodeTable>, TxnError> {
     let known = tables.get(usize::from(table.0)).filter(|known| !known.is_dropped());
@@ -56,7 +56,7 @@ pub(crate) fn known(tables: &Tables, table: TableId) -> Result<&Arc<NodeTable>, 
 pub(crate) struct Coordinator {
     pub(crate) shared: Arc<Shared>,
     pub(crate) node: Arc<ComputeNode>,
-    /// Number of this coordinator on its node.
+    /// Number of this coordinator on the node.
     pub(crate) thread: usize,
     pub(crate) executor: Handle,
     pub(crate) lane: Lane,
@@ -68,11 +68,12 @@ pub(crate) struct Coordinator {
     pub(crate) asks: Asks,
     /// Slots of displaced versions that snapshots may still need.
     pub(crate) retired: RefCell<Retired>,
-    /// Snapshots that its slots read from, and then those that jobs in them hold.
+    /// Snapshots read by the slots' transactions, followed by the snapshots held by the slots'
+    /// jobs.
     pub(crate) snapshots: RefCell<Snapshots>,
-    /// Rows that its transactions have deleted, to be purged.
+    /// Rows deleted by its transactions, to be purged.
     pub(crate) tombstones: Tombstones,
-    /// Rows that its transactions have updated in full groups, to be trimmed.
+    /// Rows updated by its transactions in full groups, to be trimmed.
     pub(crate) trims: Trims,
     /// Number of attempts begun.
     pub(crate) begun: Cell<u64>,
@@ -82,14 +83,14 @@ pub(crate) struct Coordinator {
     /// Number of slot drivers at work, plus upkeep runs under way.
     pub(crate) at_work: Cell<usize>,
     pub(crate) caches: Cell<CacheCounters>,
-    /// Inner nodes of ordered tables, as they were read last.
+    /// Inner nodes of ordered tables, from the last read.
     pub(crate) inner_nodes: InnerNodes,
-    /// Numbers of nodes that it adds to ordered tables.
+    /// Numbers for nodes added to ordered tables.
     pub(crate) node_numbers: NodeNumbers,
     /// Commits under way, for grace periods.
     pub(crate) grace: Grace,
     pub(crate) configuration: Configuration,
-    /// Purposes of slabs that were taken and wait for a memory node to enter them.
+    /// Purposes of taken slabs whose directory entries wait for a memory node.
     pub(crate) stalled: RefCell<Vec<Purpose>>,
     /// Epoch covered by the current grace period.
     pub(crate) waits_for: Cell<Epoch>,
@@ -99,24 +100,24 @@ pub(crate) struct Coordinator {
     pub(crate) recovers: Cell<bool>,
     /// Whether a task is running that lets this node serve timestamps.
     pub(crate) ascends: Cell<bool>,
-    /// Receiver of the shards that are being given away.
+    /// Receiver of the shards being given away.
     pub(crate) gives: Cell<Option<NodeId>>,
     /// Whether a task is running that carries over words and adopts shards.
     pub(crate) tends: Cell<bool>,
     /// Whether a task is running that clears a dropped table.
     pub(crate) clears: Cell<bool>,
-    /// Mark of the job whose code its thread is in.
+    /// Mark of the job whose code the thread is running.
     pub(crate) pulsing: Pulsing,
-    /// Whether the jobs in its slots are to be dropped.
+    /// Whether the jobs in the slots are to be dropped.
     pub(crate) cancelled: Cell<bool>,
-    /// Tasks of its slots.
+    /// Tasks of the slots.
     pub(crate) slot_tasks: RefCell<Vec<TaskId>>,
     /// Whether this coordinator reads all rows, for a snapshot file.
     pub(crate) reads_all: Cell<bool>,
     /// Whether a task is running that looks for returned memory nodes.
     pub(crate) looks: Cell<bool>,
     pub(crate) rpc: Rpc,
-    /// Attempts of the slots that have begun to serve.
+    /// Attempts of the slots already serving.
     pub(crate) attempts: RefCell<Vec<Weak<Attempts>>>,
     tables: RefCell<Tables>,
 }
@@ -186,7 +187,7 @@ impl Coordinator {
         Ok(Rc::new(coordinator))
     }
 
-    /// The tables of this node, `wanted` among them if it exists.
+    /// The tables of this node, including `wanted` if it exists.
     #[inline]
     pub(crate) fn tables(&self, wanted: TableId) -> Tables {
         if usize::from(wanted.0) >= self.tables.borrow().len() {
@@ -196,7 +197,7 @@ impl Coordinator {
         Rc::clone(&self.tables.borrow())
     }
 
-    /// Looks at the node's tables again before the next transaction.
+    /// Reloads the node's tables before the next transaction.
     pub(crate) fn forget_tables(&self) {
         *self.tables.borrow_mut() = Rc::new([]);
     }
@@ -206,14 +207,14 @@ impl Coordinator {
         known(&self.tables(table), table).is_ok()
     }
 
-    /// Whether a lock that `owner` granted under `shard_epoch` still stands (H4).
+    /// Whether a lock granted by `owner` under `shard_epoch` is still valid (H4).
     #[inline]
     pub(crate) fn still_owned(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) -> bool {
         let claim = Owner { node: owner, epoch: ShardEpoch(shard_epoch) };
         self.node.shards.is_current(shard, claim) || broken(Rule::LostLocksEndAttempts)
     }
 
-    /// Drops the jobs in its slots; commits that have begun are completed. Returns their names.
+    /// Drops the jobs in the slots; commits already begun are completed. Returns the jobs' names.
     pub(crate) fn cancel(&self) -> Vec<String> {
         self.cancelled.set(true);
         self.slot_tasks.borrow().iter().for_each(|task| self.executor.wake(*task));
@@ -222,7 +223,7 @@ impl Coordinator {
         jobs.collect()
     }
 
-    /// Whether requests for locks wait, so that a retry should take all of its locks in order.
+    /// Whether lock requests wait: a retry should then take all its locks in order.
     pub(crate) fn waits_for_locks(&self) -> bool {
         match self.locks {
             Locks::Lotus(_) => self.shared.config.lock_wait == LockWait::Ordered,
@@ -230,8 +231,8 @@ impl Coordinator {
         }
     }
 
-    /// Place of the snapshot that the job in a slot holds, among [`Self::snapshots`]: behind those
-    /// of the slots' transactions and of the coordinator's own.
+    /// Index in [`Self::snapshots`] of the snapshot held by the job in a slot: after the snapshots
+    /// of the slots' transactions and of the coordinator itself.
     pub(crate) fn place_of_held(&self, slot: usize) -> usize {
         let coroutines = self.shared.config.coroutines;
         debug_assert!(slot < coroutines, "I151: what a job holds has a place of its own");
@@ -270,9 +271,9 @@ impl LockRoutes for ComputeNode {
 }
 
 impl Coordinator {
-    /// Time after which all nodes that are not held up know what this one has published.
+    /// Time after which every undelayed node knows the values published by this node.
     pub(crate) fn notice(&self) -> Duration {
-        // One delay until this node's turn, one until theirs.
+        // Two delays: until this node's turn, and until the peers' turns.
         self.shared.config.horizon_interval * (2 * MAX_INTERVALS)
     }
 }

@@ -1,15 +1,14 @@
 //! Asynchronous access to the authority for coordinators, which must not block on it.
 //!
 //! # What it is
-//! A coordinator that reads or changes a value of the authority asks its process's [`Council`] and
-//! gets the answer as a future. An authority in this process answers on the spot. One that takes a
-//! round trip is asked by a thread of the council, one question after the other, while the
-//! coordinator goes on with other tasks. In a simulation a
-//! [courier](lotus_fabric::machines::Courier) says how long each question takes, and whether it and
-//! its answer arrive.
+//! A coordinator reads or changes a value of the authority by asking its process's [`Council`], and
+//! gets the answer as a future. An authority in this process answers immediately. For an authority
+//! a round trip away, a thread of the council asks the questions in sequence, while the coordinator
+//! goes on with other tasks. In a simulation a [courier](lotus_fabric::machines::Courier)
+//! determines the delay of each question, and whether question and answer arrive.
 //!
 //! # What it is not
-//! For control threads: those may block, and use [`Council::authority`] themselves.
+//! For control threads: control threads may block, and use [`Council::authority`] directly.
 
 use std::io;
 use std::sync::Arc;
@@ -22,12 +21,12 @@ use lotus_fabric::exec::Handle;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Courier, Errand};
 
-/// Work for the thread that may block.
+/// Work for the blocking thread.
 type Work = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Council {
     authority: Arc<dyn Authority>,
-    /// Channel to the thread that may block; `None` for an authority in this process.
+    /// Channel to the blocking thread; `None` for an authority in this process.
     errands: Option<Sender<Work>>,
     /// Model of the way to the authority, in a simulation.
     courier: Option<Arc<dyn Courier>>,
@@ -62,8 +61,8 @@ impl Council {
         &*self.authority
     }
 
-    /// The authority as control threads of a node reach it: without delay, but questions and
-    /// answers get lost as those of the node's coordinators do.
+    /// The authority from the view of a node's control threads: without delay, but questions and
+    /// answers get lost as for the node's coordinators.
     pub(crate) fn reached_by(&self, node: NodeId) -> Reached<'_> {
         Reached { council: self, node }
     }
@@ -72,7 +71,7 @@ impl Council {
     /// question is asked and before the answer arrives.
     ///
     /// # Errors
-    /// Those of the question, and [`AuthorityError::Unavailable`] if this process is ending.
+    /// The question's errors, and [`AuthorityError::Unavailable`] if this process is ending.
     pub(crate) async fn consult<T: Send + 'static>(
         &self,
         node: NodeId,
@@ -98,7 +97,7 @@ impl Council {
         self.apart(move || question(&*authority)).await
     }
 
-    /// Runs `work`, which may block for a round trip, where blocking is allowed.
+    /// Runs `work`, which may block for a round trip, on a thread that may block.
     pub(crate) async fn apart<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

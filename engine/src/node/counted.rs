@@ -1,5 +1,5 @@
-//! Numbers of rows as a compute node has counted them last: counting reads a part of each index, so
-//! metrics and operators share one count.
+//! Row counts from a compute node's last count: counting reads a part of each index, so metrics and
+//! operators share a count.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::TableId;
 
-/// A count is used again for at least so many times as long as it took: counting is a tenth of
-/// coordinator 0's work at most.
+/// A count is reused for at least this many times its duration: counting takes at most a tenth of
+/// coordinator 0's work.
 const REST: u32 = 10;
 
 /// Row count of one table.
@@ -16,9 +16,9 @@ const REST: u32 = 10;
 pub struct TableRows {
     /// The table.
     pub table: TableId,
-    /// Number of rows; of an ordered table those of its leaves, not the nodes of its tree.
+    /// Number of rows; for an ordered table the rows in its leaves, not the nodes of its tree.
     pub rows: u64,
-    /// Whether only a sample was counted, so that the number is an estimate.
+    /// Whether only a sample was counted, making the number an estimate.
     pub is_estimate: bool,
 }
 
@@ -45,7 +45,7 @@ struct CountState {
 struct Counted {
     /// Moment at which counting began.
     at: Nanos,
-    /// Time that it took.
+    /// Duration of the count.
     took: Duration,
     tables: Vec<TableRows>,
 }
@@ -61,8 +61,8 @@ impl LastCount {
         Counting { of: self, at: now }
     }
 
-    /// The last count, if it is younger than `limit`, or than [`REST`] times what it took, or if
-    /// another is under way.
+    /// The last count, if younger than `limit`, or than [`REST`] times its duration, or if another
+    /// count is under way.
     pub(crate) fn within(&self, limit: Duration, now: Nanos) -> Option<RowCounts> {
         let state = self.state();
         let Counted { at, took, tables } = state.last.as_ref()?;
@@ -79,7 +79,7 @@ pub(crate) struct Counting<'a> {
 }
 
 impl Counting<'_> {
-    /// Keeps its result.
+    /// Keeps the count's result.
     pub(crate) fn keep(self, now: Nanos, tables: &[TableRows]) {
         let (at, took) = (self.at, now.since(self.at));
         self.of.state().last = Some(Counted { at, took, tables: tables.to_vec() });

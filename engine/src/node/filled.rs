@@ -1,11 +1,10 @@
-//! Shards that a compute node has filled on returning memory nodes
-//! ([`crate::memory_nodes::filling`]).
+//! Shards filled by a compute node on returning memory nodes ([`crate::memory_nodes::filling`]).
 
 use lotus_fabric::ids::ShardId;
 use lotus_recovery::membership::returns::{Copied, Life};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Shards that a node's coordinators have filled, for each life of a memory node.
+/// Shards filled by a node's coordinators, for each life of a memory node.
 #[derive(Debug, Default)]
 pub(crate) struct Filled(Mutex<Vec<(Life, Copied)>>);
 

@@ -1,14 +1,14 @@
-//! Grace periods: tell when all commits that had begun before a certain moment have ended.
+//! Grace periods: tell when all commits begun before a certain moment have ended.
 //!
 //! # What it is
-//! Two counters of commits under way, used in turn. A commit is counted in the current one when it
-//! begins. [`Grace::begin`] makes the other one current; once the first has come down to zero, all
-//! earlier commits have ended, however many have begun since.
+//! Two counters of commits under way, used in turn. A commit is counted in the current counter when
+//! it begins. [`Grace::begin`] switches the current counter; once the old counter has come down to
+//! zero, all earlier commits have ended, however many have begun since.
 //!
-//! A commit pays two additions to a number that only its own thread uses.
+//! A commit pays two additions to a number used by its own thread only.
 //!
 //! # What it is not
-//! It does not wait: callers poll [`Grace::is_over`].
+//! A wait: callers poll [`Grace::is_over`].
 
 use std::cell::Cell;
 
@@ -19,7 +19,7 @@ pub(crate) struct Grace {
     under_way: [Cell<u32>; 2],
 }
 
-/// Index of the counter that a commit was counted in.
+/// Index of the counter in which a commit was counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entered(usize);
 
@@ -41,7 +41,7 @@ impl Grace {
         count.set(count.get() - 1);
     }
 
-    /// Begins a period that covers the commits under way now. The last one must be
+    /// Begins a period that covers the commits under way now. The last period must be
     /// [over](Self::is_over).
     pub(crate) fn begin(&self) {
         debug_assert!(self.is_over(), "I71: one period at a time");

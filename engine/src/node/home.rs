@@ -1,9 +1,8 @@
-//! Where this code runs: on a coordinator's thread, or in a process that was forked from the
-//! cluster's.
+//! Detects code that runs on a coordinator's thread, or in a process forked from the cluster's.
 //!
-//! Waiting for a transaction on a coordinator's own thread would wait for ever: the thread is the
-//! one that serves it. And a forked child has none of the cluster's threads. Both are found where
-//! the wait, or the job, would begin.
+//! Waiting for a transaction on a coordinator's own thread would never end: the thread serves the
+//! transaction. A forked child has none of the cluster's threads. The two errors are detected at
+//! the beginning of the wait or the job.
 
 use std::cell::Cell;
 use std::process;
@@ -19,35 +18,35 @@ pub(crate) const FORKED: &str = "a process that was forked has none of the clust
      start the cluster after the fork, or connect to a server";
 
 thread_local! {
-    /// Cluster and seat of the coordinator that this thread runs.
+    /// Cluster and seat of the coordinator run by this thread.
     static HOME: Cell<Option<(Name, Seat)>> = const { Cell::new(None) };
 }
 
-/// Names a cluster among those of this process, and the process that has started it.
+/// Names a cluster within this process, and the process that started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name {
-    /// Address of what its coordinators share.
+    /// Address of the state shared by the cluster's coordinators.
     cluster: usize,
     process: u32,
 }
 
 impl Name {
-    /// Name of the cluster whose coordinators share this; of the process that calls.
+    /// Name of the cluster whose coordinators share this state; of the calling process.
     pub(crate) fn of<T>(shared: *const T) -> Self {
         Self { cluster: shared.addr(), process: process::id() }
     }
 
-    /// Seat of the coordinator of this cluster that the calling thread runs.
+    /// Seat of this cluster's coordinator run by the calling thread.
     pub(crate) fn seat_here(self) -> Option<Seat> {
         HOME.get().filter(|(name, _)| *name == self).map(|(_, seat)| seat)
     }
 
-    /// Whether the calling process was forked from the one that has started the cluster.
+    /// Whether the calling process was forked from the process that started the cluster.
     pub(crate) fn is_forked(self) -> bool {
         process::id() != self.process
     }
 
-    /// Checks that what coordinators of this cluster do can be waited for here.
+    /// Checks that the calling thread may wait for this cluster's coordinators.
     pub(crate) fn check(self) -> Result<(), TxnError> {
         match self.seat_here() {
             Some(_) => Err(TxnError::Misuse(INSIDE)),
@@ -56,7 +55,7 @@ impl Name {
         }
     }
 
-    /// Marks the calling thread as that of a coordinator of this cluster, for the rest of its life.
+    /// Marks the calling thread as a coordinator thread of this cluster, for the rest of its life.
     pub(crate) fn settle_here(self, seat: Seat) {
         HOME.set(Some((self, seat)));
     }

@@ -8,20 +8,20 @@ use lotus_sabotage::any_broken;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Flag in a node's word: one of its coordinators reads all rows. Timestamps have 63 bits.
+/// Flag in a node's word: a coordinator reads all rows. Timestamps have 63 bits.
 const READS_ALL: u64 = 1 << 63;
 
 /// State of the horizon, shared by the coordinators of a node.
 pub(crate) struct NodeHorizon {
-    /// Floor of each coordinator; 0 until it has published one.
+    /// Floor of each coordinator; 0 until published.
     floors: Box<[AtomicU64]>,
     /// The horizon; only grows.
     horizon: AtomicU64,
-    /// Number of this node's coordinators that read all rows.
+    /// Number of local coordinators reading all rows.
     reading_all: AtomicUsize,
-    /// Whether a coordinator of any node reads all rows, as far as this node knows.
+    /// Whether a coordinator of any node is known to read all rows.
     patient: AtomicBool,
-    /// Words of all nodes, by place, as read last; empty at first.
+    /// Words of all nodes, by place, from the last read; empty at first.
     heard: Mutex<Vec<u64>>,
 }
 
@@ -40,11 +40,11 @@ impl NodeHorizon {
     /// The horizon: no snapshot lies before it.
     #[inline]
     pub(crate) fn get(&self) -> Timestamp {
-        // Relaxed: a horizon stays true for ever, and no other memory is read on account of it.
+        // Relaxed: a horizon stays true for ever, and guards no other memory.
         Timestamp::new(self.horizon.load(Ordering::Relaxed)).unwrap_or(Timestamp::ZERO)
     }
 
-    // Relaxed as well: a floor is a promise of its own coordinator, which alone keeps it.
+    // Relaxed as well: a floor is a promise kept by its coordinator alone.
     pub(crate) fn set_floor(&self, thread: usize, floor: Timestamp) {
         debug_assert!(
             self.floors[thread].load(Ordering::Relaxed) <= floor.raw() || any_broken(),
@@ -53,7 +53,7 @@ impl NodeHorizon {
         self.floors[thread].store(floor.raw(), Ordering::Relaxed);
     }
 
-    /// Floor that the coordinator has published last; zero before it has published one.
+    /// Last floor published by the coordinator; zero before the first.
     pub(crate) fn floor(&self, thread: usize) -> Timestamp {
         Timestamp::new(self.floors[thread].load(Ordering::Relaxed)).unwrap_or(Timestamp::ZERO)
     }
@@ -62,7 +62,7 @@ impl NodeHorizon {
         horizon(self.floors.iter().map(|floor| floor.load(Ordering::Relaxed)))
     }
 
-    /// This node's word for the other nodes: its floor, and whether it reads all rows.
+    /// This node's word for its peers: the floor, and the flag for reading all rows.
     pub(crate) fn word(&self) -> u64 {
         let reads_all = self.reading_all.load(Ordering::Relaxed) > 0;
         let floor = self.node_floor().raw();
@@ -70,7 +70,7 @@ impl NodeHorizon {
         floor | if reads_all { READS_ALL } else { 0 }
     }
 
-    /// Word of the node at this place, as read last; `None` before the first exchange.
+    /// Word of the node at this place, from the last read; `None` before the first exchange.
     pub(crate) fn heard(&self, index: usize) -> Option<u64> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.get(index).copied()
@@ -96,7 +96,7 @@ impl NodeHorizon {
         debug_assert!(before > 0, "I151: a coordinator ends the reading that it began");
     }
 
-    /// Whether some node reads all rows, so that more displaced versions are kept.
+    /// Whether a node reads all rows: more displaced versions are kept then.
     #[inline]
     pub(crate) fn is_patient(&self) -> bool {
         self.patient.load(Ordering::Relaxed)

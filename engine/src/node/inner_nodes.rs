@@ -1,8 +1,8 @@
-//! Inner nodes of ordered tables, as a coordinator has read them last.
+//! Inner nodes of ordered tables, from a coordinator's last reads.
 //!
-//! They are hints: a search that follows one ends at a leaf, and that leaf's fences, read under the
-//! transaction's own rules, say whether it is the right one. So nothing invalidates an entry; an
-//! outdated one costs a search from the root, which replaces it.
+//! The nodes are hints: a search by a hint ends at a leaf, and the leaf's fences, read under the
+//! transaction's own rules, tell whether the leaf is the right one. Entries are never invalidated;
+//! an outdated entry costs a search from the root, which replaces the entry.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,9 +10,9 @@ use std::ops::Range;
 use lotus_fabric::ids::TableId;
 use lotus_tree::{Inner, Node, ROOT, Seek};
 
-/// Number of nodes that are remembered at most.
+/// Maximum number of remembered nodes.
 const PLACES: usize = 8192;
-/// Places that a node may be in, one after the other.
+/// Consecutive places available to a node.
 const PLACES_OF_A_NODE: usize = 4;
 
 /// Inner nodes of one coordinator; see the module's documentation.
@@ -29,8 +29,8 @@ struct Known {
 }
 
 impl InnerNodes {
-    /// Number of the node of this level that is responsible for a place, as the remembered nodes
-    /// above it say; `None` if they do not lead there.
+    /// Number of the node of this level that is responsible for a place, according to the
+    /// remembered nodes above; `None` if those nodes do not lead to the level.
     #[inline]
     pub(crate) fn lead(&self, table: TableId, place: Seek<'_>, level: u8) -> Option<u64> {
         let places = self.places.borrow();
@@ -52,7 +52,7 @@ impl InnerNodes {
         }
     }
 
-    /// Returns a node, if it is remembered.
+    /// Returns a remembered node, if present.
     pub(crate) fn get(&self, table: TableId, number: u64) -> Option<Inner> {
         find(&self.places.borrow(), table, number).cloned()
     }
@@ -64,7 +64,7 @@ impl InnerNodes {
         }
     }
 
-    /// Remembers a node in place of another one, if it is an inner node.
+    /// Remembers a node in place of an older entry, if the node is an inner node.
     pub(crate) fn keep(&self, table: TableId, number: u64, node: Node<'_>) {
         let mut places = self.places.borrow_mut();
         if places.is_empty() {
@@ -95,17 +95,17 @@ fn find(places: &[Option<Known>], table: TableId, number: u64) -> Option<&Inner>
     Some(&known.inner)
 }
 
-/// Places that a node may be in.
+/// Places available to a node.
 #[inline]
 fn places_of(table: TableId, number: u64) -> Range<usize> {
     const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
-    // Numbers count up from few bases; neighbours are spread.
+    // Numbers count up from few bases; the hash spreads neighbours.
     let hash = (number ^ u64::from(table.0)).wrapping_mul(GOLDEN_RATIO) >> SHIFT;
     let first = hash as usize * PLACES_OF_A_NODE;
     first..first + PLACES_OF_A_NODE
 }
 
-/// Leaves the highest bits of a hash: one value for each group of places.
+/// Leaves the highest bits of a hash: one value per group of places.
 const SHIFT: u32 = 64 - (PLACES / PLACES_OF_A_NODE).ilog2();
 
 #[cfg(test)]

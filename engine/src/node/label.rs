@@ -1,4 +1,4 @@
-//! Names of work that applications hand in, for errors and the log.
+//! Names of submitted work, for errors and the log.
 
 use std::fmt;
 use std::panic::Location;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 /// Name of a job in a coroutine slot.
 #[derive(Clone, Debug)]
 pub(crate) enum Label {
-    /// The line of the program that has submitted it.
+    /// The program line that submitted the job.
     Site(&'static Location<'static>),
-    /// The name that it was given.
+    /// The name given to the job.
     Named(Arc<str>),
 }
 

@@ -9,13 +9,13 @@ pub(crate) struct NodeCounts {
     requests: Box<[AtomicU32]>,
     transactions: AtomicU64,
     busy_ns: AtomicU64,
-    /// Shard that no move can help, for status queries; see [`STUCK`].
+    /// Shard that moving cannot help, for status queries; see [`STUCK`].
     pub(crate) stuck: AtomicU32,
     /// Whether the node only publishes its load and gives no shard away.
     paused: AtomicBool,
 }
 
-/// Bit of [`NodeCounts::stuck`] that is set if there is such a shard.
+/// Bit of [`NodeCounts::stuck`] that is set if a stuck shard exists.
 pub(crate) const STUCK: u32 = 1 << 31;
 
 /// Load of a node that has published and was idle.
@@ -35,7 +35,7 @@ impl NodeCounts {
     /// Counts a lock request.
     #[inline]
     pub(crate) fn count_request(&self, shard: ShardId) {
-        // Relaxed: a statistic; no other memory is read on account of it.
+        // Relaxed: a statistic, guarding no memory.
         self.requests[usize::from(shard.raw())].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -46,7 +46,7 @@ impl NodeCounts {
         self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
     }
 
-    /// Shard that takes most of the node's time and would take as much on any other node.
+    /// Shard that takes most of the node's time and would take as much on a different node.
     pub(crate) fn stuck(&self) -> Option<ShardId> {
         let stuck = self.stuck.load(Ordering::Relaxed);
         (stuck & STUCK != 0).then(|| ShardId::from_low_bits(u64::from(stuck & !STUCK)))

@@ -1,8 +1,9 @@
-//! The cluster's membership, as locks on memory nodes see it (H2, H4).
+//! The cluster's membership, from the view of locks on memory nodes (H2, H4).
 //!
-//! A lock is freed of a lost node once that was expelled, is fenced at every memory node, and its
-//! log is settled: what it has written under the lock is whole then, or gone. This node learns that
-//! in its turns ([`crate::membership::members`]), perhaps late, which only delays others.
+//! A lock of a lost node is freed once the node was expelled and fenced at every memory node, and
+//! its log is settled: the node's writes under the lock are whole by then, or gone. This node
+//! learns of the settlement in its turns ([`crate::membership::members`]); learning late only
+//! delays lock requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use lotus_recovery::membership::{self, ChangeStep, Membership};
 
 use crate::node::shared::{ComputeNode, Shared};
 
-/// The membership as one coordinator's locks ask for it.
+/// The membership, as queried by a coordinator's locks.
 pub(crate) struct LockPeers {
     shared: Arc<Shared>,
     node: Arc<ComputeNode>,
@@ -29,12 +30,12 @@ impl LockPeers {
         Self { shared, node, executor: executor.clone() }
     }
 
-    /// This node, in its present life.
+    /// The local node, in its present life.
     pub(crate) fn this(&self) -> Member {
         member(&self.shared, self.node.index, self.node.incarnation)
     }
 
-    /// The nodes that may reach the memory: members, and those expelled that are not settled.
+    /// Nodes that may reach the memory: members, and expelled nodes that are not settled.
     fn reaching(&self, now: &Membership) -> Vec<Member> {
         let live = now.live();
         let unsettled = now.expelled().map(|(member, _)| member);
@@ -53,7 +54,7 @@ impl LockPeers {
     }
 }
 
-/// The node at a place, in one of its lives. Its place is its number in the words of locks.
+/// The node at a place, in a given life. The place serves as the node's number in lock words.
 fn member(shared: &Shared, index: usize, incarnation: Incarnation) -> Member {
     let life = Claimant::new(index as u8, u32::from(incarnation.raw()));
     Member { node: shared.peers[index].id, life, lanes: shared.config.threads as u16 }

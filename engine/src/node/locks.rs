@@ -1,15 +1,16 @@
-//! The locks that a cluster was configured with, as one coordinator uses them.
+//! The locks configured for the cluster, from the view of one coordinator.
 //!
-//! Locks on memory nodes are those of `lotus-locks`, fenced: what a lost node held or waited for is
-//! taken from it once it is settled ([`crate::node::lock_peers`]).
-//! The idealized lock (`ideal`) takes their place in the same way.
+//! Locks on memory nodes are those of `lotus-locks`, fenced: a lost node's locks and requests are
+//! taken from it once the node is settled ([`crate::node::lock_peers`]). The idealized lock
+//! (`ideal`) takes their place in the same way.
 //!
-//! # A memory node that is lost
-//! Locks are not copied. They lie on the primary in use of their shard's group, and move with it
-//! while all stop ([`crate::memory_nodes::changes`]). A coordinator stops for the loss by
-//! abandoning the locks there, and acknowledges it when none of their uses is under way. Attempts
-//! that hold some will not commit, unless they have begun to; what they release later posts
-//! nothing. So the memory node has only free locks when it is used again, with zeroed memory.
+//! # A lost memory node
+//! Locks are not copied. They lie on the primary in use of their shard's group, and move with the
+//! primary while all nodes stop ([`crate::memory_nodes::changes`]). A coordinator stops for the
+//! loss by abandoning the locks on the memory node, and acknowledges the loss when none of their
+//! uses is under way. Attempts with abandoned locks will not commit, unless already committing; a
+//! later release of an abandoned lock posts no verb. So the memory node has only free locks when
+//! used again, with zeroed memory.
 
 #[cfg(feature = "sabotage")]
 mod ideal;
@@ -37,23 +38,23 @@ use crate::node::configuration::Configuration;
 use crate::node::lock_peers::LockPeers;
 use crate::node::shared::{ComputeNode, LOCK_REGION, Shared};
 
-/// Service by which coordinators tell one another of resets, and of their uses of locks.
+/// Service for the coordinators' messages about resets and their uses of locks.
 const SERVICE: Service = Service(7);
 /// Longest time after which a waiter asks whether it waits for a lost node.
 const STALL: Duration = Duration::from_millis(50);
-/// Least number of lock objects on a memory node, so that two locks seldom share one.
+/// Minimum number of lock objects on a memory node, so that two locks seldom share an object.
 const OBJECTS: u64 = 1 << 16;
-/// Least size of the region that has them.
+/// Minimum size of the region of lock objects.
 const REGION_BYTES: u64 = 8 << 20;
 
-/// Size of the region of lock objects on each memory node, for objects of so many bytes. Backed
-/// only as it is used.
+/// Size of the region of lock objects on each memory node, for objects of `object_bytes` bytes.
+/// Backed only as used.
 pub(crate) const fn region_bytes(object_bytes: u64) -> u64 {
     let least = OBJECTS * object_bytes;
     if least > REGION_BYTES { least } else { REGION_BYTES }
 }
 
-/// Size of the region of lock objects on each memory node, if locks are there.
+/// Size of the region of lock objects on each memory node; `None` if locks are not on memory nodes.
 pub(crate) fn lock_region_bytes(config: &Config) -> Option<u64> {
     let bytes = config.memory_locks().map(|choice| region_bytes(choice.object_bytes()))?;
     match config.locks {
@@ -62,7 +63,7 @@ pub(crate) fn lock_region_bytes(config: &Config) -> Option<u64> {
     }
 }
 
-/// Place behind the words of the idealized lock that attempts write to and that is never read.
+/// Place behind the words of the idealized lock, written by attempts and never read.
 #[cfg(feature = "sabotage")]
 pub(crate) const SCRATCH_OFFSET: u64 = region_bytes(8);
 
@@ -72,22 +73,22 @@ pub(crate) enum Locks {
     OnMemory(LocksOnMemory),
 }
 
-/// The locks of one coordinator, of some system, on the primaries in use.
+/// Locks of a coordinator on the primaries in use, for a given lock system.
 pub(crate) struct LocksOnMemory {
     pub(crate) system: Box<dyn OnMemory>,
     homes: Homes,
-    /// Memory nodes that are lost, or were when their lives in use began.
+    /// Memory nodes that are lost, or were lost before their lives in use began.
     left: RefCell<BTreeMap<NodeId, Left>>,
 }
 
-/// The memory node of the locks of each group.
+/// Memory node of each group's locks.
 type Homes = Rc<RefCell<Vec<NodeId>>>;
 
-/// What this coordinator does about a memory node that was lost once.
+/// A coordinator's dealings with a memory node lost at least once.
 enum Left {
-    /// It has abandoned the locks there, and has nothing under way there if this is set.
+    /// The locks on the memory node are abandoned; the flag says that no use of them is under way.
     Abandoned(Rc<Cell<bool>>),
-    /// It uses the locks of this life.
+    /// The locks of this life are in use.
     Resumed(Life),
 }
 
@@ -134,10 +135,10 @@ impl LocksOnMemory {
     }
 }
 
-/// An acquisition, in a box: its future would make that of each transaction larger.
+/// An acquisition, boxed: its future would enlarge the future of each transaction.
 type Acquiring<'a> = Pin<Box<dyn Future<Output = Result<(), LockError>> + 'a>>;
 
-/// Locks on memory nodes, of whichever system. See [`LockService`].
+/// Locks on memory nodes, for any lock system. See [`LockService`].
 pub(crate) trait OnMemory {
     fn acquire<'a>(
         &'a self,
@@ -152,7 +153,7 @@ pub(crate) trait OnMemory {
     /// Whether an attempt may rely on its locks.
     fn are_valid(&self, held: &HeldLocks) -> bool;
 
-    /// Whether an attempt goes on although others use its rows.
+    /// Whether an attempt goes on although other attempts use its rows.
     #[cfg(feature = "sabotage")]
     fn is_beside(&self, _: &HeldLocks) -> bool {
         false
@@ -164,10 +165,11 @@ pub(crate) trait OnMemory {
     /// See [`Client::resume`].
     fn resume(&self, memory: NodeId, life: Epoch);
 
-    /// Whether nothing of what was released is under way.
+    /// Whether no release is under way.
     fn is_settled(&self) -> bool;
 
-    /// Takes a lock by its object, and releases it. Returns whether it was had within `patience`.
+    /// Takes a lock by its object, and releases the lock. Returns whether the lock was granted
+    /// within `patience`.
     fn pass(&self, at: RemoteAddr, patience: Duration) -> Pin<Box<dyn Future<Output = bool>>>;
 }
 
@@ -192,8 +194,8 @@ impl<S: LockSystem> OnMemory for MemoryLocks<S> {
 
     fn abandon(&self, memory: NodeId) -> Pin<Box<dyn Future<Output = ()>>> {
         let abandoning = self.abandon(memory);
-        // A memory node that does not answer has lost its memory, or will not be used with it; one
-        // that refuses this node will be noticed by a beat.
+        // A silent memory node has lost its memory, or will not be used with the old memory; a
+        // refusal by the memory node will be noticed by a beat.
         Box::pin(async move {
             let _ = abandoning.await;
         })
@@ -240,8 +242,8 @@ impl Locks {
         }
     }
 
-    /// Whether an attempt may rely on its locks on memory nodes, as far as is known here: its node
-    /// is not expelled, and none of those memory nodes has lost its memory (H4).
+    /// Whether an attempt may rely on its locks on memory nodes, as far as known here: the node is
+    /// not expelled, and no memory node concerned has lost its memory (H4).
     #[inline]
     pub(crate) fn are_valid(&self, held: &HeldLocks) -> bool {
         match self {
@@ -250,13 +252,13 @@ impl Locks {
         }
     }
 
-    /// Whether an attempt goes on although others use its rows.
+    /// Whether an attempt goes on although other attempts use its rows.
     #[cfg(feature = "sabotage")]
     pub(crate) fn is_beside(&self, held: &HeldLocks) -> bool {
         matches!(self, Self::OnMemory(locks) if locks.system.is_beside(held))
     }
 
-    /// Number of locks that this node has granted itself, of an acquisition of `all`.
+    /// Number of locks granted by this node itself, in an acquisition of `all` locks.
     #[inline]
     pub(crate) fn count_own(&self, held: &HeldLocks, all: usize) -> usize {
         match self {
@@ -265,16 +267,16 @@ impl Locks {
         }
     }
 
-    /// Follows the changes of memory nodes that its coordinator follows: abandons locks on lost
-    /// ones, uses those on the primaries of the placement in use. From now on no verb of a lock is
-    /// posted to a lost one.
+    /// Follows the memory node changes known to the coordinator: abandons locks on lost memory
+    /// nodes, uses the locks on the primaries of the placement in use. From now on no lock verb is
+    /// posted to a lost memory node.
     pub(crate) fn follow(&self, configuration: &Configuration, executor: &Handle) {
         if let Self::OnMemory(locks) = self {
             locks.follow(configuration, executor);
         }
     }
 
-    /// Whether nothing is under way on lost memory nodes.
+    /// Whether no use of a lock is under way on lost memory nodes.
     pub(crate) fn have_left_the_lost(&self) -> bool {
         match self {
             Self::Lotus(_) => true,
@@ -282,7 +284,7 @@ impl Locks {
         }
     }
 
-    /// Whether nothing of what was released is under way.
+    /// Whether no release is under way.
     pub(crate) fn is_settled(&self) -> bool {
         match self {
             Self::Lotus(locks) => locks.unacknowledged_ends() == 0 && locks.suspects() == 0,
@@ -314,7 +316,7 @@ impl Visitor for Beginning<'_> {
         let objects = region_bytes(bytes) / bytes;
         let client = Client::new(system, rpc.clone(), identity);
         if let Some(lease) = shared.config.lease {
-            // Before a request is given up, so that those ask too that leave nothing in a queue.
+            // Before a request is given up, so that requests without a queue entry ask too.
             client.stalls_after(lease.min(shared.config.lock_timeout / 2).min(STALL));
         }
         let object_of = objects_of(shared, homes, objects, bytes);
@@ -322,7 +324,7 @@ impl Visitor for Beginning<'_> {
     }
 }
 
-/// Finds the objects of locks, `objects` of so many bytes on each home.
+/// Finds the objects of locks, `objects` objects of `bytes` bytes on each home.
 fn objects_of(shared: &Arc<Shared>, homes: Homes, objects: u64, bytes: u64) -> ObjectOf {
     let shared = Arc::clone(shared);
     Rc::new(move |name: &LockName, hash| {
@@ -359,7 +361,7 @@ impl LockService for Locks {
     fn prefetch(&self, name: &LockName) {
         match self {
             Self::Lotus(locks) => locks.prefetch(name),
-            // Their objects are not in this node's memory.
+            // Objects on memory nodes are not in this node's memory.
             Self::OnMemory(_) => {}
         }
     }

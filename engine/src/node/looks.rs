@@ -1,20 +1,20 @@
-//! Decides when this process looks into the catalogue for tables that it does not know.
+//! Decides when this process looks into the catalogue for unknown tables.
 //!
-//! Any number of transactions may name such tables, or numbers that belong to none. One look
-//! serves all that asked before it began, and looks begin at intervals: numbers of no table cost
-//! the authority a few reads a second, whoever asks how often.
+//! Any number of transactions may name unknown tables, or numbers of no table. A single look serves
+//! all transactions that asked before its beginning, and looks begin at intervals: numbers of no
+//! table cost the authority a few reads per second, however many callers ask.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 
-/// Least time between the beginnings of two looks.
+/// Minimum time between the beginnings of two looks.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Time between two glances at a look that is under way.
+/// Time between two checks of a look under way.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// Looks of one process so far.
+/// State of a process's looks.
 #[derive(Default)]
 pub(crate) struct Looks(Mutex<LookState>);
 
@@ -23,20 +23,20 @@ struct LookState {
     /// Number of looks that have begun.
     begun: u64,
     under_way: bool,
-    /// Beginning of the last one.
+    /// Beginning of the last look.
     last: Option<Nanos>,
-    /// Whether the last one that has ended has read the catalogue.
+    /// Whether the last completed look has read the catalogue.
     answered: bool,
 }
 
-/// The next step of a transaction that asks for a look.
+/// Next step of a transaction that asks for a look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
-    /// Look now, and say when that has [ended](Looks::end).
+    /// Look now, and report the [end](Looks::end).
     Look,
     /// Wait, then ask again.
     Wait(Duration),
-    /// The look is over; whether it has read the catalogue.
+    /// The look is over, with or without an answer.
     Over {
         /// False if the authority did not answer.
         answered: bool,
@@ -44,12 +44,12 @@ pub(crate) enum Turn {
 }
 
 impl Looks {
-    /// Asks for a look that begins from now on; returns its number.
+    /// Asks for a look that begins after this call; returns the look's number.
     pub(crate) fn ask(&self) -> u64 {
         self.lock().begun + 1
     }
 
-    /// The next step towards look `wanted`.
+    /// Next step towards look `wanted`.
     pub(crate) fn turn(&self, wanted: u64, now: Nanos) -> Turn {
         let mut state = self.lock();
         if state.under_way {
@@ -67,7 +67,7 @@ impl Looks {
         Turn::Look
     }
 
-    /// Ends the look that is under way.
+    /// Ends the look under way.
     pub(crate) fn end(&self, answered: bool) {
         let mut state = self.lock();
         (state.under_way, state.answered) = (false, answered);

@@ -1,4 +1,4 @@
-//! Membership as a compute node knows it ([`crate::membership::members`]).
+//! Membership from the view of a compute node ([`crate::membership::members`]).
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
@@ -9,41 +9,41 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-/// State of the membership that the coordinators of a node share.
+/// Membership state shared by the coordinators of a node.
 #[derive(Debug)]
 pub(crate) struct NodeMembers {
-    /// Epoch that coordinator 0 has seen; nodes expelled up to it own nothing any more.
+    /// Epoch seen by coordinator 0; nodes expelled up to this epoch no longer own shards.
     seen: AtomicU32,
     /// Members and expelled nodes at that epoch.
     known: Mutex<Known>,
-    /// Last epoch that each coordinator has taken note of.
+    /// Last epoch noted by each coordinator.
     noted: Box<[AtomicU32]>,
     /// Every live member knows of this node's life.
     admitted: AtomicBool,
-    /// Lives that were expelled, fenced and recovered, by their numbers.
+    /// Incarnations of lives expelled, fenced and recovered.
     settled: RwLock<Vec<u16>>,
-    /// Whether there are any.
+    /// Whether `settled` is nonempty.
     any_settled: AtomicBool,
-    /// Contradiction that recovery has met, leaving the data as it was.
+    /// Contradiction met by recovery, which left the data unchanged.
     contradiction: Mutex<Option<Contradiction>>,
-    /// Send time of the latest beat that has landed; 0 before the first.
+    /// Send time of the latest landed beat; 0 before the first.
     last_beat: AtomicU64,
-    /// Time of coordinator 0's last turn to beat, or of when it began to have any; 0 before that.
+    /// Time of coordinator 0's last turn to beat, or of the start of its turns; 0 before the start.
     last_turn: AtomicU64,
 }
 
-/// Membership as a node knows it.
+/// Membership as known by a node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// Expelled nodes.
     pub(crate) expelled: Vec<(NodeId, Incarnation)>,
-    /// Live nodes, the eldest first.
+    /// Live nodes, eldest first.
     pub(crate) live: Vec<(NodeId, Incarnation)>,
-    /// Epoch at which each of them was admitted.
+    /// Live nodes with their admission epochs.
     lives: Vec<Suspect>,
-    /// Live nodes that some member has not acknowledged yet.
+    /// Live nodes not yet acknowledged by some member.
     newcomers: Vec<NodeId>,
-    /// Incarnations that take part no more.
+    /// Incarnations that are no longer members.
     pub(crate) over: Vec<Incarnation>,
     /// See [`NodeMembers::last_loss`].
     last_loss: Epoch,
@@ -58,7 +58,7 @@ impl Known {
             lives: now.live().map(Suspect::of).collect(),
             newcomers: newcomers(now),
             over: now.over().map(|(life, _)| life).collect(),
-            // A node that has returned was expelled before.
+            // A returned node was expelled before.
             last_loss: now.refused().map(|(_, since)| since).max().unwrap_or_default(),
         }
     }
@@ -70,7 +70,7 @@ pub(crate) fn newcomers(now: &Membership) -> Vec<NodeId> {
 
 impl NodeMembers {
     pub(crate) fn new(threads: usize, now: &Membership) -> Self {
-        // Nodes expelled already are noted in the first turn, as if newly expelled.
+        // Nodes already expelled are noted in the first turn, as if newly expelled.
         let known = Known { expelled: Vec::new(), ..Known::of(now) };
         Self {
             seen: AtomicU32::new(FIRST_EPOCH.0),
@@ -87,32 +87,32 @@ impl NodeMembers {
 
     /// Notes that a beat sent at `sent` has landed.
     pub(crate) fn note_beat(&self, sent: Nanos) {
-        // Diagnostic only: nothing follows from it.
+        // Diagnostic only: no decision depends on the value.
         self.last_beat.store(sent.0, Ordering::Relaxed);
     }
 
-    /// Send time of the latest beat that has landed; `None` before the first.
+    /// Send time of the latest landed beat; `None` before the first.
     pub(crate) fn last_beat(&self) -> Option<Nanos> {
         let sent = self.last_beat.load(Ordering::Relaxed);
         (sent > 0).then_some(Nanos(sent))
     }
 
-    /// Notes that coordinator 0 has its turn to beat; returns the time since the one before.
+    /// Notes a beat turn of coordinator 0; returns the time since the previous turn.
     pub(crate) fn note_turn(&self, now: Nanos) -> Option<Duration> {
-        // Relaxed, as it is a time and nothing else.
+        // Relaxed: the value orders no other data.
         let before = self.last_turn.swap(now.0, Ordering::Relaxed);
         (before > 0).then(|| now.since(Nanos(before)))
     }
 
-    /// Time since coordinator 0's last turn to beat; none before it begins to have any.
+    /// Time since coordinator 0's last turn to beat; zero before the start of its turns.
     pub(crate) fn since_turn(&self, now: Nanos) -> Duration {
         let last = self.last_turn.load(Ordering::Relaxed);
         if last > 0 { now.since(Nanos(last)) } else { Duration::ZERO }
     }
 
     pub(crate) fn seen(&self) -> Epoch {
-        // Acquire: seeing the epoch implies seeing the expulsions and that their shards are
-        // unowned.
+        // Acquire: seeing the epoch implies seeing the expulsions, and the shards of expelled nodes
+        // as unowned.
         Epoch(self.seen.load(Ordering::Acquire))
     }
 
@@ -125,13 +125,13 @@ impl NodeMembers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns a later membership, unless it is known already. `forget` removes the expelled nodes'
+    /// Learns a later membership, unless already known. `forget` removes the expelled nodes'
     /// ownership before the epoch counts as seen.
     pub(crate) fn learn(&self, now: &Membership, forget: impl FnOnce(&[(NodeId, Incarnation)])) {
         if self.seen() >= now.epoch() {
             return;
         }
-        // Hold `known`, so that no owner is learned between the two updates.
+        // Hold `known`, lest an owner be learned between the two updates.
         let mut known = self.known();
         *known = Known::of(now);
         debug_assert!(
@@ -142,7 +142,7 @@ impl NodeMembers {
         self.seen.store(now.epoch().0, Ordering::Release);
     }
 
-    /// Learns which lives are settled: expelled, fenced at every memory node, and recovered.
+    /// Learns of settled lives: expelled, fenced at every memory node, and recovered.
     pub(crate) fn learn_settled(&self, now: &Membership) {
         let late = broken(Rule::LocksOutlastRecovery);
         let lives = now.over().filter(|(_, settled)| *settled || late);
@@ -159,7 +159,7 @@ impl NodeMembers {
         self.any_settled.store(true, Ordering::Release);
     }
 
-    /// Whether this node knows that the life of this number is settled.
+    /// Whether the life numbered `life` is known to be settled.
     pub(crate) fn is_settled(&self, life: u32) -> bool {
         self.any_settled.load(Ordering::Acquire) && {
             let known = self.settled.read().unwrap_or_else(PoisonError::into_inner);
@@ -167,13 +167,12 @@ impl NodeMembers {
         }
     }
 
-    /// An epoch, of those seen, at which no node had been expelled after the last expulsion; zero
-    /// if there was none.
+    /// A seen epoch since which no further node has been expelled; zero without any expulsion.
     pub(crate) fn last_loss(&self) -> Epoch {
         self.known().last_loss
     }
 
-    /// Learns which live nodes some member has not acknowledged yet.
+    /// Learns of live nodes not yet acknowledged by some member.
     pub(crate) fn learn_newcomers(&self, now: &Membership) {
         self.known().newcomers = newcomers(now);
     }
@@ -187,7 +186,7 @@ impl NodeMembers {
         self.noted[thread].store(epoch.0, Ordering::Release);
     }
 
-    /// Whether every live member knows of this node's life, as far as this node has found out.
+    /// Whether every live member knows of this node's life, as far as known here.
     pub(crate) fn is_admitted(&self) -> bool {
         self.admitted.load(Ordering::Relaxed)
     }
@@ -207,8 +206,7 @@ impl NodeMembers {
         known.live.iter().find(|(_, life)| *life == incarnation).map(|(node, _)| *node)
     }
 
-    /// Whether this life takes part, as far as this node knows. A node about to be admitted beats
-    /// already.
+    /// Whether this life is a member, as far as this node knows. A node beats before its admission.
     pub(crate) fn knows(&self, life: Suspect) -> bool {
         self.known().lives.contains(&life)
     }
@@ -223,7 +221,7 @@ impl NodeMembers {
         self.known().live.first().map(|(node, _)| *node)
     }
 
-    /// Whether a node may be given shards: every live member knows that it takes part.
+    /// Whether a node may be given shards: every live member knows of its membership.
     pub(crate) fn may_receive(&self, node: NodeId) -> bool {
         let known = self.known();
         let is_out = known.expelled.iter().any(|(out, _)| *out == node);
@@ -231,12 +229,12 @@ impl NodeMembers {
         !is_out && !is_new
     }
 
-    /// Epoch seen, and number of nodes expelled up to it.
+    /// Epoch seen, and number of nodes expelled up to this epoch.
     pub(crate) fn losses(&self) -> (Epoch, usize) {
         (self.seen(), self.with_expelled(<[_]>::len))
     }
 
-    /// Last epoch that all coordinators have taken note of.
+    /// Last epoch noted by all coordinators.
     pub(crate) fn noted_by_all(&self) -> Epoch {
         let noted = self.noted.iter().map(|noted| noted.load(Ordering::Acquire));
         Epoch(noted.min().expect("a node has a coordinator"))
@@ -251,7 +249,7 @@ impl NodeMembers {
     }
 }
 
-/// Life of a node, named by the epoch at which it was admitted.
+/// Life of a node, named by its admission epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Suspect {
     pub(crate) node: NodeId,
@@ -263,7 +261,7 @@ impl Suspect {
         Self { node: member.node, joined: member.joined }
     }
 
-    /// Life of `node` that stopped at this beat.
+    /// Life of `node` whose last beat is `beat`.
     pub(crate) fn at(node: NodeId, beat: Beat) -> Self {
         Self { node, joined: beat.joined() }
     }

@@ -1,4 +1,4 @@
-//! Header of a memory node's first region, which tells its life
+//! Header of a memory node's first region, which identifies the node's life
 //! ([`crate::memory_nodes::returning`]).
 
 use crate::node::coordinator::Coordinator;
@@ -9,7 +9,7 @@ use lotus_mvcc::layout::region::LIFE_OFFSET;
 use lotus_recovery::membership::returns::Life;
 use lotus_router::{Placement, Replica};
 
-/// Words of a header up to the life, which tell the state of a region.
+/// Header words up to the life: the state of a region.
 pub(crate) const HEADER_WORDS: usize = LIFE_OFFSET as usize / WORD_BYTES + 1;
 /// Size of these words, in bytes.
 pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
@@ -25,7 +25,7 @@ pub(crate) enum MemoryState {
 }
 
 impl MemoryState {
-    /// Derives the state from the header of one of its regions.
+    /// Derives the state from a region's header.
     fn of(header: &[u64]) -> Self {
         let life = header[HEADER_WORDS - 1];
         match Life::from_word(life) {
@@ -36,15 +36,15 @@ impl MemoryState {
     }
 }
 
-/// Returns the replica with a memory node's life in its header: of the group that has its first
-/// primary there.
+/// Returns the replica whose header holds a memory node's life: of the group whose first primary is
+/// that memory node.
 pub(crate) fn life_at(first: &Placement, node: NodeId) -> Replica {
     let primaries = first.groups().map(|(_, set)| set.primary());
     primaries.into_iter().find(|replica| replica.node == node).expect("each is a primary at first")
 }
 
 impl Coordinator {
-    /// Reads the state of a memory node's memory; `None` if it does not answer.
+    /// Reads the state of a memory node's memory; `None` without an answer.
     pub(crate) async fn found(&self, node: NodeId) -> Option<MemoryState> {
         let mut batch = self.lane.batch();
         let at = life_at(&self.shared.placement, node).at(0);
@@ -58,8 +58,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether a memory node that this coordinator has just connected to has the life that the
-    /// cluster uses, and not an earlier one.
+    /// Whether a newly connected memory node has the life used by the cluster, and not an earlier
+    /// life.
     pub(crate) async fn is_in_use(&self, node: NodeId) -> bool {
         let Some(life) = self.configuration.life_of(node) else { return true };
         self.found(node).await == Some(MemoryState::Ready(life))

@@ -1,9 +1,8 @@
-//! A compute node and its coordinators: their state, and verbs that are retried until they take
-//! effect.
+//! A compute node and its coordinators: their state, and verbs retried until they take effect.
 //!
-//! The state of each subsystem, for one node or one coordinator, is a type here
-//! ([`members::NodeMembers`], [`configuration::Configuration`], …); its logic is a folder further
-//! up. Imports from [`crate::api`] alone. Decides nothing.
+//! The state of each subsystem, for a node or a coordinator, is a type in this folder
+//! ([`members::NodeMembers`], [`configuration::Configuration`], …); the logic is in folders further
+//! up. Imports from [`crate::api`] alone. No decisions are made here.
 
 pub(crate) mod asks;
 pub(crate) mod attempts;

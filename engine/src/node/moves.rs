@@ -1,4 +1,4 @@
-//! Orders to move shards, as they wait at a node.
+//! Orders to move shards, waiting at a node.
 
 use crate::api::moves::{MoveError, Moved};
 use async_channel::Sender;
@@ -8,7 +8,7 @@ use lotus_router::ShardEpoch;
 /// Shards to give away, and the channel for the outcome.
 pub(crate) struct Order {
     pub(crate) shards: Vec<ShardId>,
-    /// Shard epochs that must still hold; empty if the order is for any owner in any epoch.
+    /// Shard epochs that must still hold; empty for an order to any owner in any epoch.
     pub(crate) since: Vec<ShardEpoch>,
     pub(crate) to: NodeId,
     pub(crate) reply: Sender<Result<Moved, MoveError>>,

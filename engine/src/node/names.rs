@@ -1,9 +1,9 @@
-//! The naming of rows, as this process knows it.
+//! The naming of rows, as known by this process.
 //!
-//! Each process draws a secret, and the catalogue decides which is the cluster's
-//! ([`crate::node::catalogue`]); a snapshot that is restored brings its own. Names are derived by
-//! tables, which have the naming of the catalogue that they were read from. Here is the secret for
-//! the time before the first table, and the decided naming for clients and snapshots.
+//! Each process draws a secret, and the catalogue decides on the cluster's secret
+//! ([`crate::node::catalogue`]); a restored snapshot brings its own. Names are derived by tables,
+//! by the naming of the catalogue that defines the table. This module holds the secret for the time
+//! before the first table, and the decided naming for clients and snapshots.
 
 use std::sync::{OnceLock, PoisonError, RwLock};
 
@@ -14,21 +14,20 @@ use rand::Rng;
 use crate::api::config::Config;
 use crate::api::error::ClusterError;
 
-/// Random stream, of the world outside of all nodes, that a simulated cluster's secret is drawn
-/// from.
+/// Random stream for a simulated cluster's secret; belongs to the world outside of all nodes.
 const STREAM: u64 = 0x4E41_4D45;
 
 /// Naming of the cluster's rows.
 pub(crate) struct Names {
-    /// Naming that a first table made by this process would bring.
+    /// Naming for a first table made by this process.
     proposed: RwLock<Naming>,
     /// Naming in the catalogue.
     decided: OnceLock<Naming>,
 }
 
 impl Names {
-    /// Draws a secret, unless the configuration gives one: where time is real, one that no seed
-    /// repeats, and otherwise one of the simulated world's seed.
+    /// Draws a secret, unless the configuration contains a secret: in real time, a secret that no
+    /// seed repeats; in a simulation, a secret from the simulated world's seed.
     ///
     /// # Errors
     /// `Randomness`.
@@ -51,16 +50,17 @@ impl Names {
         *self.proposed.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a secret for tables to be made, if there are none yet.
+    /// Sets the secret for tables to be made, if no tables exist yet.
     pub(crate) fn propose(&self, secret: Secret) {
         let mut proposed = self.proposed.write().unwrap_or_else(PoisonError::into_inner);
         *proposed = proposed.with_secret(secret);
     }
 
-    /// Notes what a stored catalogue says.
+    /// Notes the naming of a stored catalogue.
     ///
     /// # Errors
-    /// `Damaged`: it has said something else before. No row would be found by another name.
+    /// `Damaged`: an earlier catalogue had a different naming. No row would be found by another
+    /// name.
     pub(crate) fn decide(&self, naming: Naming) -> Result<(), ClusterError> {
         match *self.decided.get_or_init(|| naming) == naming {
             true => Ok(()),
@@ -68,7 +68,7 @@ impl Names {
         }
     }
 
-    /// Naming in the catalogue; `None` before there is a table, as far as this process knows.
+    /// Naming in the catalogue; `None` before the first table, as far as this process knows.
     pub(crate) fn decided(&self) -> Option<Naming> {
         self.decided.get().copied()
     }

@@ -1,7 +1,7 @@
 //! Numbers of new nodes of ordered tables.
 //!
-//! A node's number is the key of its row, and stays it over all lives of the cluster that has the
-//! row. So a new node gets a number that no row can have:
+//! A node's number is the key of its row, and stays the key over all lives of the cluster with this
+//! row. So a new node gets a number that no existing row can have:
 //!
 //! ```text
 //! 63             51 50          41 40                0
@@ -10,13 +10,13 @@
 //! +----------------+--------------+------------------+
 //! ```
 //!
-//! * Within a life of the cluster no two lives of compute nodes have one incarnation, and none has
-//!   incarnation 0; the coordinators of a node differ; and each counts up.
-//! * Incarnations begin again with each life of the cluster. The nodes of a table that is loaded,
-//!   or restored from a snapshot, are numbered from 1 on ([`renumber`]), below [`LOADED`]: their
-//!   incarnation is 0. So nothing that an earlier life has numbered is in the way.
+//! * Within a life of the cluster no two lives of compute nodes share an incarnation, and
+//!   incarnation 0 is not used; the coordinators of a node differ; and each coordinator counts up.
+//! * Incarnations begin again with each life of the cluster. The nodes of a loaded or restored
+//!   table are numbered from 1 on ([`renumber`]), below [`LOADED`]: their incarnation is 0. So
+//!   numbers of an earlier life never collide with new numbers.
 //!
-//! Nothing is drawn, so nothing depends on luck.
+//! No number is drawn at random, so uniqueness does not depend on luck.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -25,18 +25,18 @@ use lotus_fabric::ids::{Incarnation, TxnId};
 use lotus_mvcc::PrimaryKey;
 use lotus_tree::{ROOT, edit};
 
-/// Bits of a coordinator: each has at least one of its node's slots.
+/// Bits of a coordinator: each coordinator has at least one slot of its node.
 const COORDINATOR_BITS: u32 = TxnId::SLOT_BITS;
 /// Bits of a coordinator's count: at a million new nodes a second, 25 days of one life.
 const COUNT_BITS: u32 = u64::BITS - Incarnation::BITS - COORDINATOR_BITS;
 
-/// Numbers of loaded nodes are less.
+/// Upper limit of the numbers of loaded nodes, exclusive.
 pub(crate) const LOADED: u64 = 1 << (COORDINATOR_BITS + COUNT_BITS);
 
-/// Numbers that a coordinator gives to new nodes.
+/// Numbers for a coordinator's new nodes.
 pub(crate) struct NodeNumbers {
     next: Cell<u64>,
-    /// The first number that is another coordinator's.
+    /// First number of the next coordinator.
     end: u64,
 }
 
@@ -52,7 +52,7 @@ impl NodeNumbers {
         Self { next: Cell::new(first), end: first.saturating_add(1 << COUNT_BITS) }
     }
 
-    /// A number that no node has had; `None` if all are used up.
+    /// Draws a number that no node has had; `None` if the numbers are used up.
     pub(crate) fn draw(&self) -> Option<u64> {
         let number = self.next.get();
         (number < self.end).then(|| {
@@ -62,11 +62,11 @@ impl NodeNumbers {
     }
 }
 
-/// Numbers the nodes of a tree that is restored from 1 on: changes the keys of their rows, and the
-/// inner nodes that name them. The root stays what it is.
+/// Numbers the nodes of a restored tree from 1 on: changes the keys of the rows, and the child
+/// numbers in inner nodes. The root keeps its number.
 ///
-/// A child without a row gets a number as well, which no row has. So what was damaged stays
-/// damaged, and is found where it is read.
+/// A child without a row gets a number as well, a number of no row. So damage stays damage, and is
+/// found by reads.
 pub(crate) fn renumber<'a>(rows: impl Iterator<Item = (&'a mut PrimaryKey, &'a mut [u8])>) {
     let mut numbers = BTreeMap::new();
     let mut next = 1..LOADED;
@@ -75,7 +75,7 @@ pub(crate) fn renumber<'a>(rows: impl Iterator<Item = (&'a mut PrimaryKey, &'a m
         _ => *numbers.entry(before).or_insert_with(|| next.next().expect("there are fewer nodes")),
     };
     for (key, node) in rows {
-        // Another key is none of a node's.
+        // A key of any other length does not belong to a node.
         if let Ok(before) = key.as_bytes().try_into() {
             *key = number(u64::from_be_bytes(before)).into();
         }

@@ -1,6 +1,6 @@
-//! Compute nodes of this process, one life of each.
+//! Compute nodes of this process, each in its current life.
 //!
-//! The set of nodes is fixed at the start; when a life ends, the next takes its place
+//! The set of nodes is fixed at the start; when a life ends, the next life takes its place
 //! ([`crate::cluster::rejoin`]). An [`Arc`] of an earlier life stays valid.
 
 use lotus_sabotage::{Rule, broken};

@@ -1,5 +1,4 @@
-//! Timestamps that a compute node issues for others, within a bound
-//! ([`crate::membership::oracle`]).
+//! Timestamps issued by a compute node for others, within a bound ([`crate::membership::oracle`]).
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::Endpoint;
@@ -12,19 +11,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Distance from the last timestamp issued to a new bound: the longest tolerated silence of the
-/// authority, and the most that timestamps jump at a takeover.
+/// authority, and the largest jump of timestamps at a takeover.
 const AHEAD: Duration = Duration::from_secs(600);
 
 /// A compute node's part in serving timestamps.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     pub(crate) clock: SharedClock,
-    /// Last timestamp that it may issue; zero while it may issue none.
+    /// Last timestamp that the node may issue; zero while issuing is not allowed.
     bound: AtomicU64,
-    /// Coordinators that have asked this node, of all compute nodes: by place, then by coordinator.
+    /// Whether a coordinator has asked this node, for all compute nodes: by place, then by
+    /// coordinator.
     heard: Box<[AtomicBool]>,
-    /// Last known incarnation at each place, shifted left by one; the lowest bit is set if it takes
-    /// part.
+    /// Last known incarnation at each place, shifted left by one; the lowest bit is set for a
+    /// member.
     lives: Box<[AtomicU32]>,
     threads: usize,
 }
@@ -45,7 +45,7 @@ impl Oracle {
     }
 
     fn issue(&self, now: Nanos) -> Option<Timestamp> {
-        // Acquire: seeing the bound implies seeing the clock moved past the predecessor's.
+        // Acquire: seeing the bound implies seeing the clock moved past the predecessor's bound.
         let bound = Timestamp::new(self.bound.load(Ordering::Acquire)).expect("a timestamp");
         let issued = self.clock.next_within(now.0, bound);
         debug_assert!(
@@ -79,18 +79,19 @@ impl Oracle {
         left < ahead() / 2
     }
 
-    /// Learns the incarnations and which of them take part.
+    /// Learns the incarnations and which of them are members.
     pub(crate) fn admit(&self, now: &Membership) {
         for (known, member) in self.lives.iter().zip(now.members()) {
             let life = u32::from(member.incarnation.raw()) << 1;
             let live = u32::from(now.is_live(member.node));
-            // Relaxed: a node expelled a moment ago is fenced before anything rests on it.
+            // Relaxed: a node expelled a moment ago is fenced before anything rests on its
+            // timestamps.
             known.store(life | live, Ordering::Relaxed);
         }
     }
 
-    /// Answers the asker at a place. Members alone are given timestamps and count as having asked
-    /// this node; an unknown later life may be a member soon.
+    /// Answers the asker at a place. Only members get timestamps and count as having asked this
+    /// node; an unknown later life may soon be a member.
     pub(crate) fn answer(&self, place: usize, asker: Asker, now: Nanos) -> OracleAnswer {
         debug_assert!(place < self.lives.len(), "I182: an asker has a place among the members");
         let known = self.lives[place].load(Ordering::Relaxed);

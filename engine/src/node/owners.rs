@@ -1,4 +1,4 @@
-//! Owners of shards, as a compute node learns them (H4).
+//! Owners of shards, from the view of a compute node (H4).
 
 use crate::node::shared::{ComputeNode, Shared};
 use lotus_fabric::ids::ShardId;
@@ -34,8 +34,8 @@ impl ComputeNode {
 }
 
 impl Shared {
-    /// Returns the node of this process that keeps the locks of a shard, whether it grants more or
-    /// not. Asks each node about itself, which only the process can do.
+    /// Returns this process's node that keeps the locks of a shard, whether still granting or not.
+    /// Asks the nodes directly, possible only within the process.
     pub(crate) fn keeper_of(&self, shard: ShardId) -> Option<Arc<ComputeNode>> {
         let keeps =
             |node: &Arc<ComputeNode>| !node.has_failed() && node.shards.keeps(shard, node.id);
@@ -44,13 +44,14 @@ impl Shared {
 }
 
 impl ComputeNode {
-    /// Whether this life of the node takes part: another life may have its place.
+    /// Whether this life of the node is a member: another life may have the node's place.
     pub(crate) fn takes_part_in(&self, now: &Membership) -> bool {
         now.has_life(self.id, self.incarnation)
     }
 
-    /// Learns which memory nodes are used, and whether this node still takes part. An expelled node
-    /// uses no memory node that joined since: it may not be fenced there yet (H2).
+    /// Learns the memory nodes in use, and whether this node is still a member. An expelled node
+    /// uses no memory node that joined after the expulsion: the memory node may not have fenced it
+    /// yet (H2).
     pub(crate) fn learn_placement(&self, now: &Membership, first: &Placement) -> bool {
         let takes_part = self.takes_part_in(now);
         match takes_part {

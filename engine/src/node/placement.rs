@@ -1,4 +1,4 @@
-//! Memory nodes in use, as a coordinator's transactions ask for them.
+//! Memory nodes in use, for a coordinator's transactions.
 
 use crate::node::coordinator::Coordinator;
 use lotus_router::{GroupId, Placement, Replica, ReplicaSet};
@@ -11,7 +11,7 @@ impl Coordinator {
         self.configuration.placement()
     }
 
-    /// Copies of a group that are in use.
+    /// Copies of a group in use.
     pub(crate) fn replicas(&self, group: GroupId) -> ReplicaSet {
         *self.placement().replicas(group)
     }
@@ -26,7 +26,7 @@ impl Coordinator {
         self.is_promoted(group) && !self.configuration.is_cursor_raised(group)
     }
 
-    /// Whether the primary of a group is another one, or in another life, than at the beginning.
+    /// Whether a group's primary differs from the first primary, or is in a later life.
     pub(crate) fn is_promoted(&self, group: GroupId) -> bool {
         let primary = self.primary(group);
         let first = self.shared.placement.replicas(group).primary();

@@ -1,14 +1,15 @@
-//! Sight of a coordinator's thread from outside: which application's code holds it up, if any.
+//! View of a coordinator's thread from outside: the application code that holds the thread up, if
+//! any.
 //!
 //! # What it is
-//! A coordinator serves many slots by turns, so code of one job that blocks the thread, or computes
-//! for long without an await, stops all others, and what the node owes to its peers. The thread
-//! itself cannot tell while it is held up. So each poll of a job's code is entered here, with two
-//! stores to memory that other threads seldom read: [`crate::cluster::warden`] looks every now and
-//! then whether it still is the same poll.
+//! A coordinator serves many slots by turns, so job code that blocks the thread, or computes for
+//! long without an await, stops the remaining jobs, and the node's duties to its peers. The thread
+//! itself cannot tell while held up. So each poll of a job's code is entered here, with two stores
+//! to memory seldom read by other threads: [`crate::cluster::warden`] periodically checks whether
+//! the poll is still the same.
 //!
 //! # What it is not
-//! A measure: only polls that last longer than the time between two looks are seen.
+//! A measure: only polls longer than the time between two checks are seen.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,16 +20,16 @@ use crate::node::label::Label;
 /// Bits that hold the slot.
 const SLOT_BITS: u32 = 16;
 
-/// The poll of an application's code that a coordinator's thread is in.
+/// Current poll of application code by a coordinator's thread.
 #[derive(Debug)]
 pub(crate) struct Pulse {
-    /// 0 outside of such code. Inside, a count that tells this poll from others, then the slot.
+    /// 0 outside of application code. Inside, a count that identifies the poll, then the slot.
     inside: AtomicU64,
     /// Names of the slots' jobs.
     labels: Box<[Mutex<Option<Label>>]>,
 }
 
-/// One poll of an application's code.
+/// One poll of application code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Inside(u64);
 
@@ -38,20 +39,20 @@ impl Pulse {
         Arc::new(Self { inside: AtomicU64::new(0), labels })
     }
 
-    /// The poll that the thread is in now.
+    /// The thread's current poll.
     pub(crate) fn inside(&self) -> Option<Inside> {
-        // Relaxed: it is a hint, and read again before anything follows from it.
+        // Relaxed: a hint, read again before anything follows from it.
         let inside = self.inside.load(Ordering::Relaxed);
         (inside != 0).then_some(Inside(inside))
     }
 
-    /// Name of the job that a poll belongs to.
+    /// Name of the job polled.
     pub(crate) fn label(&self, inside: Inside) -> String {
         let slot = inside.0 & ((1 << SLOT_BITS) - 1);
         self.label_of(slot as usize).unwrap_or_else(|| "a job".to_owned())
     }
 
-    /// Name of the job in a slot; `None` if it has none.
+    /// Name of the job in a slot; `None` without a name.
     pub(crate) fn label_of(&self, slot: usize) -> Option<String> {
         let label = self.labels.get(slot)?.lock().unwrap_or_else(PoisonError::into_inner);
         label.as_ref().map(Label::to_string)
@@ -77,7 +78,7 @@ impl Pulsing {
         Self { pulse: Arc::clone(pulse), polls: Cell::new(0) }
     }
 
-    /// Enters a poll of the code of a slot's job, until the guard is dropped, by a panic too.
+    /// Enters a poll of the code of a slot's job, until the guard is dropped, also by a panic.
     #[inline]
     pub(crate) fn enter(&self, slot: usize) -> Entered<'_> {
         let polls = self.polls.get().wrapping_add(1 << SLOT_BITS) | 1 << SLOT_BITS;
@@ -87,7 +88,7 @@ impl Pulsing {
     }
 }
 
-/// A poll of an application's code; dropped at its end.
+/// A poll of application code; dropped at its end.
 pub(crate) struct Entered<'a>(&'a AtomicU64);
 
 impl Drop for Entered<'_> {

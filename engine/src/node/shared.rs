@@ -1,6 +1,6 @@
-//! State that all threads of a process share: the nodes, and the layout of memory.
+//! State shared by all threads of a process: the nodes, and the layout of memory.
 //!
-//! Everything here is immutable after start, atomic, or behind a lock that no transaction takes.
+//! Everything here is immutable after start, atomic, or behind a lock not taken by transactions.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -53,10 +53,10 @@ pub(crate) struct Shared {
     /// Fabric on which coordinators open their lanes.
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) control: Control,
-    /// The initial placement. Memory accesses use the placement that is left instead
+    /// The initial placement. Memory accesses use the current placement instead
     /// ([`crate::memory_nodes::changes`]).
     pub(crate) placement: Placement,
-    /// Control threads that take slabs.
+    /// Control threads taking slabs.
     pub(crate) takers: Takers,
     /// Access to the authority, which stores the membership and the tables.
     pub(crate) council: Council,
@@ -68,13 +68,13 @@ pub(crate) struct Shared {
     pub(crate) region: RegionLayout,
     pub(crate) clock: SharedClock,
     pub(crate) tables: RwLock<KnownTables>,
-    /// Whether coordinators are threads, which an application's code may block.
+    /// Whether coordinators are threads, which application code may block.
     pub(crate) has_threads: bool,
-    /// Code that holds up its coordinators at the moment.
+    /// Code currently holding up its coordinators.
     pub(crate) held_up: Mutex<Vec<HeldUp>>,
     /// Closed when the cluster is stopped.
     pub(crate) stopping: (Sender<()>, Receiver<()>),
-    /// Work that had not ended by itself when the cluster was stopped.
+    /// Work not ended by itself when the cluster was stopped.
     pub(crate) unended: Mutex<Vec<String>>,
     /// Naming of the rows.
     pub(crate) names: Names,
@@ -82,9 +82,9 @@ pub(crate) struct Shared {
     pub(crate) drops: (Sender<()>, Receiver<()>),
     /// Looks into the catalogue for tables of other processes.
     pub(crate) looks: Looks,
-    /// Number that tells this process from others, and from earlier ones.
+    /// Number that distinguishes this process from earlier and concurrent processes.
     pub(crate) process: u64,
-    /// Number of rows that this process has loaded.
+    /// Number of rows loaded by this process.
     pub(crate) rows_loaded: AtomicU64,
     /// Users of names, with the idealized lock.
     #[cfg(feature = "sabotage")]
@@ -99,22 +99,22 @@ pub(crate) struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) id: NodeId,
-    /// Its place among the compute nodes, from zero.
+    /// Place among the compute nodes, from zero.
     pub(crate) index: usize,
 }
 
-/// One life of a compute node of this process: the state that its coordinators share.
+/// One life of a compute node of this process: the state shared by the node's coordinators.
 pub(crate) struct ComputeNode {
     pub(crate) id: NodeId,
-    /// Its place among the compute nodes, from zero.
+    /// Place among the compute nodes, from zero.
     pub(crate) index: usize,
     pub(crate) incarnation: Incarnation,
-    /// Epoch in which it was admitted.
+    /// Admission epoch.
     pub(crate) epoch: Epoch,
-    /// Its clock and randomness.
+    /// Clock and randomness.
     pub(crate) env: Env,
     pub(crate) locks: Arc<LockTable>,
-    /// Uses of the idealized lock, once a coordinator has begun with it.
+    /// Uses of the idealized lock, once a coordinator has begun to use it.
     #[cfg(feature = "sabotage")]
     pub(crate) ideal: std::sync::OnceLock<Arc<lotus_locks::ideal::Counters>>,
     pub(crate) versions: VersionTables,
@@ -124,44 +124,44 @@ pub(crate) struct ComputeNode {
     pub(crate) routes: Arc<ShardMap>,
     /// Load counts; `None` without load balancing.
     pub(crate) counts: Option<NodeCounts>,
-    /// Counts of its hand-overs.
+    /// Hand-over counters.
     pub(crate) moves: Mutex<MoveCounters>,
-    /// Move requests for shards that it owns.
+    /// Move requests for shards owned by this node.
     pub(crate) orders: (Sender<Order>, Receiver<Order>),
     /// Move requests to forward to the shards' owners.
     pub(crate) passed_on: (Sender<Order>, Receiver<Order>),
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
     pub(crate) horizon: NodeHorizon,
-    /// Free slots that its coordinators share.
+    /// Free slots shared by the coordinators.
     pub(crate) slots: NodeSlots,
     pub(crate) members: NodeMembers,
-    /// Its part in serving timestamps.
+    /// State for serving timestamps.
     pub(crate) oracle: Oracle,
     pub(crate) configuration: NodeConfiguration,
-    /// Shards that it has filled on memory nodes that return.
+    /// Shards filled on returning memory nodes.
     pub(crate) filled: Filled,
-    /// Whether it takes work: one of the constants below.
+    /// Whether the node takes work: `SERVES`, `SUSPENDED` or `OUT`.
     standing: AtomicU8,
-    /// Memory nodes that do not answer it.
+    /// Memory nodes not answering this node.
     pub(crate) silent: Silent,
-    /// Compute nodes that do not answer it.
+    /// Compute nodes not answering this node.
     pub(crate) suspects: Suspects,
-    /// Numbers of rows that it has counted last.
+    /// Row counts of the last count.
     pub(crate) counted: LastCount,
-    /// Activity of the thread of each coordinator.
+    /// Activity of each coordinator's thread.
     pub(crate) pulses: Box<[Arc<Pulse>]>,
-    /// Its latest beat, as a word.
+    /// Latest beat, as a word.
     beat: AtomicU64,
-    /// Closed to end its coordinators at once.
+    /// Closed to end the coordinators at once.
     killed: (Sender<()>, Receiver<()>),
 }
 
 const SERVES: u8 = 0;
-/// The lease has run out, so other nodes may have expelled this one: it begins nothing until it
-/// knows. A newcomer is suspended too, until every member knows of it.
+/// The lease has run out, so the node may have been expelled: the node begins no transaction until
+/// its membership is certain. A newcomer is suspended too, until every member knows of it.
 const SUSPENDED: u8 = 1;
-/// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
-/// doubt, so it takes no more work.
+/// A coordinator has panicked (H21), or the node was fenced (H2): the node's locks and writes are
+/// in doubt, so it takes no more work.
 const OUT: u8 = 2;
 
 /// Parts that make a [`ComputeNode`].
@@ -180,29 +180,29 @@ pub(crate) struct NodeParts<'a> {
     pub(crate) coroutines: usize,
     /// The initial placement.
     pub(crate) placement: Placement,
-    /// Number of version tables that it caches.
+    /// Number of version tables to cache.
     pub(crate) cached: usize,
-    /// Whether its load is balanced.
+    /// Whether the load is balanced.
     pub(crate) balanced: bool,
 }
 
-/// Table, with one compute node's state for it.
+/// Table, with a compute node's state for the table.
 pub(crate) struct NodeTable {
     pub(crate) def: Arc<TableDef>,
     pub(crate) addresses: AddressCache,
-    /// Most displaced versions that each coordinator keeps for snapshots.
+    /// Maximum of displaced versions kept for snapshots by each coordinator.
     pub(crate) retired_limit: usize,
-    /// The same limit while a snapshot reads all rows, which takes seconds.
+    /// The same maximum while a snapshot reads all rows, which takes seconds.
     pub(crate) patient_limit: usize,
-    /// Whether it was dropped.
+    /// Whether the table was dropped.
     pub(crate) is_dropped: AtomicBool,
-    /// Whether the root of an ordered table was a leaf when this node read it last, as that of a
-    /// new table is.
+    /// Whether the root of an ordered table was a leaf at this node's last read, as in a new table.
     pub(crate) root_is_leaf: AtomicBool,
 }
 
 impl NodeTable {
-    /// Whether version tables of its rows are cached: not if the records lie beside the cells.
+    /// Whether version tables of the table's rows are cached: not if the records lie beside the
+    /// cells.
     #[inline]
     pub(crate) fn may_be_cached(&self) -> bool {
         self.def.cvt().home_words() == 0
@@ -220,12 +220,12 @@ impl Shared {
         self.nodes.iter().find(|node| node.index == index)
     }
 
-    /// Whether a compute node has failed, or a memory node has come back, as far as this process or
-    /// the authority knows.
+    /// Whether a compute node has failed, or a memory node has come back, to the knowledge of this
+    /// process or the authority.
     pub(crate) fn has_lost_a_node(&self) -> bool {
         let here = self.nodes.iter().any(|node| node.has_failed());
         let members = || membership::read(self.council.authority());
-        // A node that has returned counts too: its earlier life has left something.
+        // A returned node counts too: its earlier life has left traces.
         let lost = |now: Membership| {
             now.expelled().next().is_some()
                 || now.live().any(|one| one.joined != FIRST_EPOCH)
@@ -281,11 +281,11 @@ impl ComputeNode {
         }
     }
 
-    /// The next beat of this life, of coordinator 0 or in its place.
+    /// The next beat of this life, sent by coordinator 0 or on its behalf.
     pub(crate) fn next_beat(&self) -> Beat {
         let next = |word| Beat::from_word(word).next();
         let count = |word| Some(next(word).word());
-        // Relaxed: the order of beats is that of this word alone.
+        // Relaxed: only the order of beats within this word matters.
         let counted = self.beat.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
         let beat = next(counted.unwrap_or_else(|word| word));
         debug_assert!(
@@ -295,7 +295,7 @@ impl ComputeNode {
         beat
     }
 
-    /// Ends its coordinators at once.
+    /// Ends the coordinators at once.
     pub(crate) fn kill(&self) {
         self.killed.0.close();
     }
@@ -309,7 +309,8 @@ impl ComputeNode {
     /// Takes no more work from now on.
     pub(crate) fn expel(&self) {
         self.standing.store(OUT, Ordering::SeqCst);
-        // Its transactions hold their locks until recovery has settled them: none will be granted.
+        // The node's transactions hold their locks until recovery has settled them: no waiting
+        // request will be granted.
         self.locks.dismiss(WaitOutcome::Closed, |_, _| true);
     }
 

@@ -1,23 +1,23 @@
 //! Memory nodes that do not answer a compute node.
 //!
 //! # What it is
-//! A coordinator that reconnects to a memory node notes here whether it succeeded.
+//! A coordinator that reconnects to a memory node records success or failure here.
 //!
 //! # What it is not
-//! A failure detector. Nothing in the protocol rests on it, and it sends nothing to memory nodes
-//! while all of them answer.
+//! A failure detector. The protocol does not rest on silence records, and no message is sent to
+//! memory nodes while all of them answer.
 
 use lotus_fabric::ids::NodeId;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Set of silent memory nodes: a bit for each; those beyond 64 never count as silent.
+/// Set of silent memory nodes: a bit per node; nodes beyond 64 never count as silent.
 #[derive(Debug, Default)]
 pub(crate) struct Silent(AtomicU64);
 
 impl Silent {
     /// Notes that a connection to `node` failed.
     pub(crate) fn is_silent(&self, node: NodeId) {
-        // Relaxed: a hint, which guards no other data.
+        // Relaxed: a hint, guarding no data.
         self.0.fetch_or(bit(node), Ordering::Relaxed);
     }
 
@@ -28,7 +28,7 @@ impl Silent {
 
     pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         let bits = self.0.load(Ordering::Relaxed);
-        // Called for each request of an application: no loop while all nodes answer.
+        // Called for each application request: no loop while all nodes answer.
         (0..(u64::BITS - bits.leading_zeros()) as u16)
             .map(NodeId)
             .filter(move |node| bits & bit(*node) != 0)

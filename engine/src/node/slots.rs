@@ -1,4 +1,4 @@
-//! Free slots that the coordinators of a node share ([`crate::space::slots`]).
+//! Free slots shared by the coordinators of a node ([`crate::space::slots`]).
 
 use lotus_fabric::env::Nanos;
 use lotus_mvcc::layout::region::{SlabKind, TAKE_BITS};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Divisor of time for searches of full groups: one that takes long is not made often.
+/// Divisor of time for searches of full groups: long searches are made rarely.
 const SEARCH_SHARE: u32 = 10;
 
 /// Purpose of taking a slot; see the module's documentation.
@@ -15,15 +15,14 @@ const SEARCH_SHARE: u32 = 10;
 pub(crate) enum Use {
     /// The first version of a row, or a bucket of the index.
     Insert,
-    /// A version of an existing row with a cell that names no slot.
+    /// A version of an existing row, for a cell that names no slot.
     Update,
-    /// A version that may be needed by old snapshots, or the record of a deletion: both can be done
-    /// without.
+    /// A version that old snapshots may need, or the record of a deletion: both are dispensable.
     Spare,
 }
 
 impl Use {
-    /// Returns the number of free slots that this use leaves in reserve.
+    /// Returns the number of free slots left in reserve by this use.
     #[inline]
     pub(crate) fn keeps_back(self, purpose: Purpose, bytes: u64) -> u64 {
         let all = self == Self::Update || purpose.slots != SlotKind::Record;
@@ -46,22 +45,22 @@ impl Use {
     }
 }
 
-/// Free slots that the coordinators of a node share.
+/// Free slots shared by the coordinators of a node.
 pub(crate) struct NodeSlots {
     shared: Mutex<SlabAllocator>,
     /// Number of dropped tables whose memory has been given back.
     cleared: AtomicU32,
-    /// For each group the number of tables cleared when this node found no slab left in it, for
-    /// records and for overflow buckets, and one more; 0 while it has found some.
+    /// By group, for records and for overflow buckets: one plus the number of tables cleared when
+    /// this node found no slab left; 0 while slabs were found.
     full: Box<[[AtomicU32; 2]]>,
-    /// For each group the end of the slabs that are known not to be marked free, and the number of
-    /// tables cleared when that was found.
+    /// By group: the end of the slabs known not to be marked free, and the number of tables cleared
+    /// at that finding.
     searched: Box<[Mutex<(u32, u64)>]>,
-    /// For each group the time from which on it may be searched again while it is full.
+    /// By group: the earliest time of the next search while the group is full.
     due: Box<[AtomicU64]>,
-    /// Times at which an insert, and an update, last found no slot; 0 for never.
+    /// Times of the last insert, and of the last update, without a slot; 0 for never.
     missed: [AtomicU64; 2],
-    /// Number of slabs whose taking has begun.
+    /// Number of slab allocations begun.
     takes: AtomicU32,
 }
 
@@ -84,7 +83,7 @@ impl NodeSlots {
     }
 
     /// Whether a group has no slab left for records. Stays true until the memory of a dropped table
-    /// is given back, or a search finds a slab that was marked free otherwise.
+    /// is given back, or a search finds a slab marked free for another reason.
     #[inline]
     pub(crate) fn is_full(&self, group: u16) -> bool {
         self.is_full_of(group, SlabKind::Records)
@@ -107,29 +106,29 @@ impl NodeSlots {
         &self.full[usize::from(group)][usize::from(kind == SlabKind::Overflow)]
     }
 
-    /// Notes that a group has no slab left for this purpose, found when so many tables had been
-    /// cleared. Nor has it one for records if it has none for overflow buckets.
+    /// Notes that a group has no slab left for this purpose, found after `cleared` tables had been
+    /// cleared. A group without slabs for overflow buckets has none for records either.
     pub(crate) fn set_full(&self, purpose: Purpose, cleared: u32) {
         for kind in [SlabKind::Records, purpose.slots.slab()] {
             self.full_of(purpose.group, kind).fetch_max(cleared + 1, Ordering::Relaxed);
         }
     }
 
-    /// Offset from which on a group may have slabs that are marked free; 0 if nothing is known.
+    /// Offset at which slabs marked free may begin in a group; 0 if unknown.
     pub(crate) fn free_from(&self, group: u16) -> u64 {
         let (cleared, end) = *self.lock_searched(group);
         if cleared == self.cleared() { end } else { 0 }
     }
 
-    /// Notes that a group has no slab marked free before `end`, found when so many tables had been
-    /// cleared.
+    /// Notes that a group has no slab marked free before `end`, found after `cleared` tables had
+    /// been cleared.
     pub(crate) fn set_searched(&self, group: u16, cleared: u32, end: u64) {
         let mut known = self.lock_searched(group);
         *known = (*known).max((cleared, end));
     }
 
-    /// Notes that another node has found a group full, when so many tables had been cleared. It may
-    /// know less than this node, which therefore searches before it believes that for long.
+    /// Notes that another node has found a group full, after `cleared` tables had been cleared. The
+    /// other node may know less, so this node searches before trusting the news for long.
     pub(crate) fn hear_full(&self, purpose: Purpose, cleared: u32) {
         if !self.is_full_for(purpose) {
             self.due[usize::from(purpose.group)].store(0, Ordering::Relaxed);
@@ -137,8 +136,8 @@ impl NodeSlots {
         self.set_full(purpose, cleared);
     }
 
-    /// Takes slabs for this use from a group again, from the beginning of those that are marked
-    /// free: there may be some.
+    /// Takes slabs for this use from a group again, from the beginning of the slabs marked free:
+    /// free slabs may exist.
     pub(crate) fn search_again_in(&self, group: u16, kind: SlabKind) {
         *self.lock_searched(group) = (0, 0);
         self.full_of(group, kind).store(0, Ordering::Relaxed);
@@ -152,9 +151,9 @@ impl NodeSlots {
         }
     }
 
-    /// Whether a full group is to be searched now: slabs that a table was to have, which was not
-    /// made after all, are marked free by any process, and no other is told. The next search is due
-    /// after `pause`, or when this one [has ended](Self::has_searched).
+    /// Whether to search a full group now: any process may mark free the slabs of a table that was
+    /// not made after all, without telling other processes. The next search is due after `pause`,
+    /// or when this search [has ended](Self::has_searched).
     pub(crate) fn begins_search(&self, group: u16, now: Nanos, pause: Duration) -> bool {
         let due = &self.due[usize::from(group)];
         let found = due.load(Ordering::Relaxed);
@@ -163,7 +162,7 @@ impl NodeSlots {
             && due.compare_exchange(found, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes that a search has taken this time.
+    /// Notes that a search has taken `took`.
     pub(crate) fn has_searched(&self, group: u16, now: Nanos, took: Duration) {
         let next = now.after(took * SEARCH_SHARE).0;
         self.due[usize::from(group)].fetch_max(next, Ordering::Relaxed);
@@ -178,17 +177,17 @@ impl NodeSlots {
         self.cleared.load(Ordering::Relaxed)
     }
 
-    /// Learns that the memory of so many dropped tables has been given back.
+    /// Learns that the memory of `tables` dropped tables has been given back.
     pub(crate) fn learn_cleared(&self, tables: u32) {
         self.cleared.fetch_max(tables, Ordering::Relaxed);
     }
 
-    /// Number for an allocation of slabs that begins now (`SlabEntry::take`).
+    /// Number for a slab allocation that begins now (`SlabEntry::take`).
     pub(crate) fn next_take(&self) -> u32 {
         self.takes.fetch_add(1, Ordering::Relaxed) % (1 << TAKE_BITS)
     }
 
-    /// Notes that an insert or an update found no slot, here or at a node that asks.
+    /// Notes an insert or update without a slot, here or at a node that asks.
     pub(crate) fn miss(&self, wanted: Use, now: Nanos) {
         self.missed[usize::from(wanted == Use::Update)].fetch_max(now.0, Ordering::Relaxed);
     }

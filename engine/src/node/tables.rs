@@ -1,10 +1,10 @@
-//! Tables as the compute nodes of a process know them.
+//! Tables as known by the compute nodes of a process.
 //!
 //! # Dropped tables
-//! A process learns that a table is dropped from the catalogue, or from the membership, which names
-//! it while its memory is given back ([`lotus_recovery::membership::clearing`]). From then on the
-//! table is unknown to transactions that begin. It may learn so of a table that it has not met yet,
-//! and meet it afterwards, in a copy of the catalogue that is behind: so it remembers the number.
+//! A process learns of a dropped table from the catalogue, or from the membership, which names the
+//! table while its memory is given back ([`lotus_recovery::membership::clearing`]). From then on
+//! the table is unknown to transactions that begin. The process may learn of the drop first, and
+//! meet the table later, in an outdated copy of the catalogue: so the process remembers the number.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,12 +23,12 @@ use crate::node::shared::{ComputeNode, NodeTable, Shared};
 /// Divisor of memory for the displaced versions of one table while a coordinator reads all rows.
 const PATIENT_SHARE: u64 = 16;
 
-/// Tables of the cluster as a process knows them.
+/// Tables of the cluster as known by a process.
 #[derive(Default)]
 pub(crate) struct KnownTables {
-    /// By their numbers.
+    /// By table number.
     all: Vec<TableState<Arc<TableDef>>>,
-    /// Those that the membership has named as dropped.
+    /// Tables named as dropped by the membership.
     dropped: BTreeSet<TableId>,
 }
 
@@ -40,7 +40,7 @@ impl KnownTables {
 }
 
 impl Shared {
-    /// Tables of the cluster, as this process knows them.
+    /// Tables of the cluster, as known by this process.
     pub(crate) fn known_tables(&self) -> RwLockReadGuard<'_, KnownTables> {
         self.tables.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,12 +49,12 @@ impl Shared {
         self.tables.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Table with this number, if it is in use.
+    /// Table with this number, if in use.
     pub(crate) fn table(&self, id: TableId) -> Option<Arc<TableDef>> {
         self.known_tables().all.get(usize::from(id.0))?.serving().cloned()
     }
 
-    /// Table with this number, if it has memory of its own: it may be dropped.
+    /// Table with this number, if its memory is not given back; may be dropped.
     pub(crate) fn table_with_memory(&self, id: TableId) -> Option<Arc<TableDef>> {
         self.known_tables().all.get(usize::from(id.0))?.with_memory().cloned()
     }
@@ -64,25 +64,25 @@ impl Shared {
         self.known_tables().serving().cloned().collect()
     }
 
-    /// All tables that have memory of their own, dropped ones among them.
+    /// All tables with memory not given back, including dropped tables.
     pub(crate) fn all_tables_with_memory(&self) -> Vec<Arc<TableDef>> {
         self.known_tables().all.iter().filter_map(TableState::with_memory).cloned().collect()
     }
 
-    /// All tables in use, and the number of all tables so far, dropped ones among them.
+    /// All tables in use, and the number of all tables so far, including dropped tables.
     pub(crate) fn tables_and_numbers(&self) -> (Vec<Arc<TableDef>>, u32) {
         let known = self.known_tables();
         (known.serving().cloned().collect(), known.all.len() as u32)
     }
 
-    /// First dropped table that still has its memory.
+    /// First dropped table with memory not yet given back.
     pub(crate) fn dropped_table(&self) -> Option<TableId> {
         let known = self.known_tables();
         let mut dropped = known.all.iter().filter(|table| table.serving().is_none());
         dropped.find_map(TableState::with_memory).map(|table| table.id())
     }
 
-    /// Takes over what the catalogue says, as far as that is news.
+    /// Adopts the changes in the catalogue.
     pub(crate) fn install(&self, catalogue: &Catalogue) -> Result<(), ClusterError> {
         if let Some(naming) = catalogue.decided() {
             self.names.decide(naming)?;
@@ -145,10 +145,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes over a membership: the memory nodes in use, and the table that is dropped. Returns
-    /// whether the node still takes part.
+    /// Adopts a membership: the memory nodes in use, and the table being dropped. Returns whether
+    /// the node is still a member.
     pub(crate) fn learn_membership(&self, node: &ComputeNode, now: &Membership) -> bool {
-        // Before the epoch: whatever begins in that epoch finds the table dropped.
+        // Before the epoch: transactions that begin in that epoch find the table dropped.
         if let Some(clearing) = now.clearing() {
             self.learn_dropped(clearing.table());
         }
@@ -156,7 +156,7 @@ impl Shared {
         node.learn_placement(now, &self.placement)
     }
 
-    /// Notes that a table is dropped, whether this process has met it yet or not.
+    /// Notes a table as dropped, whether this process has met the table yet or not.
     fn learn_dropped(&self, id: TableId) {
         let mut known = self.known_tables_mut();
         if !known.dropped.insert(id) {
@@ -170,9 +170,9 @@ impl Shared {
         }
     }
 
-    /// Puts the next life of a node in its place in this process, with all known tables.
+    /// Puts the next life of a node in the node's place in this process, with all known tables.
     pub(crate) fn replace_node(&self, node: &Arc<ComputeNode>) -> Result<(), ClusterError> {
-        // Holding this lock keeps tables from being added or dropped.
+        // This lock keeps tables from being added or dropped.
         let known = self.known_tables();
         let numbered = known.all.iter().zip(0..);
         let tables = numbered.map(|(table, id)| self.node_table(TableId(id), table).map(Arc::new));
@@ -182,7 +182,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A table's state on one node, before the node has used the table.
+    /// A table's state on a node, before the node has used the table.
     fn node_table(
         &self,
         id: TableId,
@@ -202,7 +202,7 @@ impl Shared {
         let entries = match self.config.addresses {
             // A quarter more entries than rows, so that few rows compete for a line.
             Addresses::Cold => capacity + capacity / 4,
-            // One row in a thousand gives way to another.
+            // A row in a thousand is displaced.
             Addresses::Warm => 3 * capacity,
         };
         let addresses = AddressCache::with_entries(entries as usize)?;
@@ -211,8 +211,8 @@ impl Shared {
         Ok(NodeTable { def, addresses, retired_limit, patient_limit, is_dropped, root_is_leaf })
     }
 
-    /// A table on the compute nodes of this process that are told where its rows are when they are
-    /// loaded.
+    /// A table on the compute nodes of this process that learn the addresses of its rows at
+    /// loading.
     pub(crate) fn told_of_rows(&self, id: TableId) -> Vec<Arc<NodeTable>> {
         let of = |node: Arc<ComputeNode>| {
             let tables = node.tables.read().unwrap_or_else(PoisonError::into_inner);
@@ -224,8 +224,8 @@ impl Shared {
         }
     }
 
-    /// Notes that an ordered table was loaded with so many nodes, on the compute nodes of this
-    /// process.
+    /// Notes on this process's compute nodes that an ordered table was loaded with `count` tree
+    /// nodes.
     pub(crate) fn note_nodes(&self, id: TableId, count: u64) {
         for node in self.nodes.iter() {
             let tables = node.tables.read().unwrap_or_else(PoisonError::into_inner);
@@ -235,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Definition in place of that of a table that is gone, whose own nobody remembers.
+    /// Placeholder for the definition of a gone table, which is no longer known.
     fn stand_in(&self, id: TableId) -> TableDef {
         let spec = TableSpec::new("dropped").record_bytes(8).capacity(1);
         let bases = vec![self.region.first_slab(); self.placement.group_count()];
@@ -255,18 +255,18 @@ impl NodeTable {
     /// Whether the table was dropped.
     #[inline]
     pub(crate) fn is_dropped(&self) -> bool {
-        // Relaxed: a coordinator looks again after it has stopped, which synchronises.
+        // Relaxed: a coordinator looks again after stopping, which synchronises.
         self.is_dropped.load(Ordering::Relaxed)
     }
 }
 
 impl ComputeNode {
-    /// Lets no transaction begin on a table any more, and gives up its addresses.
+    /// Lets no further transaction begin on a table, and gives up the table's addresses.
     fn forget_table(&self, id: TableId) {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         let Some(table) = tables.get_mut(usize::from(id.0)) else { return };
         table.is_dropped.store(true, Ordering::Relaxed);
-        // Without address space for a smaller one, the cache stays.
+        // Without address space for a smaller cache, the old cache stays.
         if let Ok(dropped) = NodeTable::dropped(&table.def) {
             *table = Arc::new(dropped);
         }

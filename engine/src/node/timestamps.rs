@@ -45,13 +45,13 @@ impl Timestamps {
     #[inline]
     pub(crate) async fn commit(&self) -> Result<Timestamp, TxnError> {
         match self {
-            // A recent time will do: it only keeps timestamps near physical time.
+            // A recent time suffices: it only keeps timestamps near physical time.
             Self::Clock { shared, executor } => Ok(shared.clock.next(executor.recent().0)),
             Self::Oracle(client) => client.timestamp().await.map_err(|_| TxnError::Timeout),
         }
     }
 
-    /// Returns a timestamp known to be issued: every snapshot drawn from now on is at least that.
+    /// Returns a timestamp known to be issued: a lower bound of every snapshot drawn from now on.
     #[inline]
     pub(crate) fn issued(&self) -> Timestamp {
         match self {
@@ -60,7 +60,7 @@ impl Timestamps {
         }
     }
 
-    /// Sends requests to `oracle` from now on, and a first one soon.
+    /// Sends requests to `oracle` from now on, the first soon.
     pub(crate) fn turn_to(&self, oracle: NodeId, node: &Arc<ComputeNode>, executor: &Handle) {
         let Self::Oracle(client) = self else { return };
         if !client.turn_to(oracle) {
@@ -76,7 +76,7 @@ impl Timestamps {
         });
     }
 
-    /// Learns of timestamps issued to others, where this coordinator has asked for none.
+    /// Learns of timestamps issued to others, in the absence of own requests.
     pub(crate) async fn refresh(&self) {
         if let Self::Oracle(client) = self {
             // Without an answer the last known timestamp stays valid.

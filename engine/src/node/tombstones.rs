@@ -1,4 +1,4 @@
-//! Deleted rows that wait to be purged ([`crate::upkeep::purge`]).
+//! Deleted rows waiting to be purged ([`crate::upkeep::purge`]).
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::{PrimaryKey, Timestamp};
@@ -6,7 +6,8 @@ use lotus_router::GroupId;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Most deleted rows that wait while a snapshot holds the horizon back; later ones are not noted.
+/// Maximum of deleted rows waiting while a snapshot holds the horizon back; later rows are not
+/// noted.
 const MOST_WAITING: usize = 1 << 20;
 
 /// A deleted row.
@@ -20,7 +21,7 @@ pub(crate) struct Tombstone {
 /// Deletions by one coordinator's transactions.
 #[derive(Default)]
 pub(crate) struct Tombstones {
-    /// Rows to purge, in commit order, which is nearly that of the timestamps.
+    /// Rows to purge, in commit order, which is nearly the order of timestamps.
     waiting: RefCell<VecDeque<Tombstone>>,
     /// Known purge times, by group.
     purge_times: RefCell<Vec<Timestamp>>,
@@ -34,7 +35,7 @@ impl Tombstones {
         }
     }
 
-    /// Takes up to `limit` rows that were deleted at or before the horizon.
+    /// Takes up to `limit` rows deleted at or before the horizon.
     pub(crate) fn take_due(&self, horizon: Timestamp, limit: usize) -> Vec<Tombstone> {
         let mut waiting = self.waiting.borrow_mut();
         let due = |row: &Tombstone| row.deleted_at <= horizon;

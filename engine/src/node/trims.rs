@@ -6,7 +6,7 @@ use lotus_mvcc::{PrimaryKey, Timestamp};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Most rows noted for one kind of slots.
+/// Maximum of rows noted per kind of slots.
 const MOST_NOTED: usize = 1 << 16;
 
 /// A row that has taken a slot in a full group.
@@ -15,15 +15,15 @@ pub(crate) struct Noted {
     pub(crate) slots: Purpose,
     pub(crate) bytes: u64,
     pub(crate) key: PrimaryKey,
-    /// Timestamp of the version that follows the one to take away: the version in the noted slot,
-    /// or a later one if the row has been written since.
+    /// Timestamp of the successor of the version to take away: the version in the noted slot, or a
+    /// later version if the row has been written since.
     pub(crate) successor: Timestamp,
 }
 
 /// Rows updated in full groups by one coordinator's transactions.
 #[derive(Default)]
 pub(crate) struct Trims {
-    /// One queue for each kind of slots, in the order of the commits.
+    /// One queue per kind of slots, in commit order.
     noted: RefCell<Vec<VecDeque<Noted>>>,
 }
 
@@ -54,8 +54,7 @@ impl Trims {
         self.noted.borrow_mut().retain(|queue| in_use(queue[0].slots.table));
     }
 
-    /// Takes up to `limit` rows with scarce slots and older versions that are not needed at
-    /// `horizon`.
+    /// Takes up to `limit` rows with scarce slots and older versions not needed at `horizon`.
     pub(crate) fn take_due(
         &self,
         horizon: Timestamp,

@@ -1,4 +1,4 @@
-//! Verbs that are repeated until they have taken effect, and connections that are made anew (H22).
+//! Verbs repeated until they have taken effect, and connections made anew (H22).
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::node::coordinator::Coordinator;
 /// Pause before a failed verb is tried again.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// Error of a node that has been fenced: none of its verbs has an effect any more (H2).
+/// Error of a fenced node: its verbs no longer have an effect (H2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fenced;
 
@@ -27,9 +27,9 @@ pub(crate) enum Halted {
 }
 
 impl Coordinator {
-    /// Repeats the batch that `add` fills until every verb has taken effect. The verbs must be
-    /// repeatable, and `add` must follow the placement of the moment. Returns the completed batch
-    /// and the result of `add`, which names the buffers read.
+    /// Repeats the batch built by `add` until every verb has taken effect. The verbs must be
+    /// repeatable, and `add` must follow the current placement. Returns the completed batch and the
+    /// result of `add`, which names the buffers read.
     pub(crate) async fn insist<T>(
         &self,
         add: impl Fn(&mut Batch) -> T,
@@ -38,14 +38,14 @@ impl Coordinator {
             match self.insist_here(&add).await {
                 Ok(done) => return Ok(done),
                 Err(Halted::Fenced) => return Err(Fenced),
-                // Try again with the node that takes its place.
+                // Try again with the replacement node.
                 Err(Halted::Left) => {}
             }
         }
     }
 
-    /// As [`Self::insist`], but returns [`Halted::Left`] once a memory node that does not answer is
-    /// lost, even if that node is back already, with empty memory.
+    /// As [`Self::insist`], but returns [`Halted::Left`] once a silent memory node is lost, even if
+    /// the node is back already, with empty memory.
     pub(crate) async fn insist_here<T>(
         &self,
         add: impl Fn(&mut Batch) -> T,
@@ -77,16 +77,16 @@ impl Coordinator {
         }
     }
 
-    /// Error for a transaction that has written nothing yet and whose verbs failed. First closes
-    /// and re-makes the broken connections, so that nothing of the batch can still take effect
-    /// (H22) and the next transaction finds them working.
+    /// Error for a transaction whose verbs failed before its first write. First closes and re-makes
+    /// the broken connections, so that no verb of the batch can still take effect (H22) and the
+    /// next transaction finds working connections.
     #[cold]
     pub(crate) async fn after_failure(&self, error: BatchError) -> TxnError {
         for failure in error.failures() {
             if self.configuration.has_left(failure.node) {
                 continue;
             }
-            // A node that does not answer now is tried again by the next transaction.
+            // The next transaction tries a silent node again.
             let reconnected = self.reconnect(failure.node).await;
             if failure.error == VerbError::Revoked || reconnected == Err(VerbError::Revoked) {
                 return TxnError::Fenced;

@@ -1,43 +1,42 @@
-//! Rules for the version table cache: when a cached CVT may be used, and when one may be kept
-//! (LOTUS §4.4, H11).
+//! Rules for the version table cache: when to use, and when to keep, a cached CVT (LOTUS §4.4,
+//! H11).
 //!
 //! # The claim
-//! The cached CVT of a row is what its primary holds, or a transaction of this node has the row
-//! locked to write. So a CVT comes from the cache without a message, and leaves it without one,
-//! because only the owner of a row's shard caches it, and every writer of the row asks that owner
-//! first.
+//! The cached CVT of a row equals the CVT on the row's primary, or a transaction of this node has
+//! the row locked to write. A CVT enters and leaves the cache without a message, because only the
+//! owner of a row's shard caches the CVT, and every writer of the row asks that owner first.
 //!
 //! # Why it holds
 //! - *A writer of another node* is granted its lock here, and the row is dropped before the writer
-//!   learns of that ([`LockHost::write_granted`](lotus_locktable::LockHost)). Nothing brings it
-//!   back while the lock is held: see below.
-//! - *A writer of this node* leaves the row as it was cached. When all replicas show its version,
-//!   and before it unlocks, it replaces the one cell that it has written. If it never gets there,
-//!   it never unlocks: a commit that was begun only goes forward. An attempt that aborts has
-//!   written nothing.
+//!   learns of the grant ([`LockHost::write_granted`](lotus_locktable::LockHost)). The row stays
+//!   out of the cache while the lock is held: see below.
+//! - *A writer of this node* leaves the cached row unchanged. After all replicas show the new
+//!   version, and before unlocking, the writer replaces its cell in the cache. A writer that does
+//!   not get this far never unlocks: a commit once begun only goes forward. An attempt that aborts
+//!   has written nothing.
 //! - *A READ under the transaction's own lock* is kept: no other transaction can write meanwhile.
-//!   The lock must be in this node's table. An attempt may believe that it holds a lock which it
-//!   has lost: the owner took it back, because the attempt will not commit, and gave the shard to
-//!   this node (H19).
-//! - *A READ without a lock* is kept if no write lock on the row was held since before it was
+//!   The lock must be in this node's table. An attempt may believe in a lock already lost: the
+//!   owner took the lock back, because the attempt will not commit, and gave the shard to this node
+//!   (H19).
+//! - *A READ without a lock* is kept if no write lock on the row was held since before the READ was
 //!   posted ([`LockTable::unwritten_since`]), and this node has owned the shard all along. Both are
-//!   checked with the row's place in the cache locked. A writer with a grant that escapes the check
-//!   comes to that place later: to drop the row, if it is remote, or to replace its cell, if it is
-//!   local.
-//! - *A shard that moves away* is dropped once its owner has stopped serving it, which the check
-//!   notices.
+//!   checked with the row's place in the cache locked. A writer whose grant escapes the check comes
+//!   to that place later: a remote writer to drop the row, a local writer to replace its cell.
+//! - *A shard that moves away* is dropped once its owner has stopped serving the shard; the check
+//!   notices the stop.
 //!
 //! # Readers
-//! A transaction that holds the row's lock, to read or to write, may use the cache. Without it, one
-//! may that finds no write lock on the row, and looks into the cache *afterwards*: then the cached
-//! CVT was true at that moment or later. It must have drawn its snapshot before. A writer within
-//! the snapshot had the lock when the snapshot was drawn, so either it is still seen to have it, or
-//! the cache has its version.
+//! A transaction with the row's lock, to read or to write, may use the cache. A transaction without
+//! the lock may use the cache if it finds no write lock on the row, and looks into the cache
+//! *afterwards*: the cached CVT was then true at the moment of the lock check or later. The
+//! transaction must have drawn its snapshot before. A writer within the snapshot had the lock when
+//! the snapshot was drawn, so either the lock is still visible, or the cache has the writer's
+//! version.
 //!
 //! # Absent rows
-//! The cache is not believed about them. A version leads to its record, and reading that meets the
-//! fence of a node that was expelled and does not know (H2); an absence would be believed without
-//! any READ.
+//! The cache is not believed about absent rows. A version leads to its record, and the READ of the
+//! record meets the fence if this node is expelled and does not know of it (H2); an absence would
+//! be believed without any READ.
 
 use std::sync::Arc;
 
@@ -75,7 +74,7 @@ pub(crate) struct Before {
 }
 
 impl VersionTables {
-    /// Creates a cache for the version tables of `entries` rows; disabled if that is 0.
+    /// Creates a cache for the version tables of `entries` rows; disabled if `entries` is 0.
     pub(crate) fn new(
         node: NodeId,
         locks: Arc<LockTable>,
@@ -91,7 +90,7 @@ impl VersionTables {
         self.cache.as_ref()
     }
 
-    /// Returns the cache and the owner of the row's shard, if that is this node.
+    /// Returns the cache and the owner of the row's shard, if this node is the owner.
     #[inline]
     fn owned(&self, key: Key) -> Option<(&VersionTableCache, Owner)> {
         let cache = self.cache.as_ref()?;
@@ -121,8 +120,8 @@ impl VersionTables {
         self.owned(key).is_some()
     }
 
-    /// Returns the offset of the row's CVT, and fills in its words after the header, if it is
-    /// cached and may be used.
+    /// Returns the offset of the row's CVT, and fills in the CVT's words after the header, if the
+    /// row is cached and may be used.
     #[inline]
     pub(crate) fn lookup(
         &self,
@@ -140,7 +139,7 @@ impl VersionTables {
     }
 
     /// Records the moment before a READ of the row's CVT is posted, for [`Self::keep`]; `None` if
-    /// this node must not keep it.
+    /// this node must not keep the CVT.
     #[inline]
     pub(crate) fn before(&self, table: TableId, key: Key) -> Option<Before> {
         let (_, owner) = self.owned(key)?;
@@ -148,15 +147,15 @@ impl VersionTables {
     }
 
     /// Returns the cover of an attempt that believes it holds the row's lock. The answer holds
-    /// until the attempt's coordinator has its next turn: a lock is only taken back after asking
-    /// there.
+    /// until the next turn of the attempt's coordinator: a lock is only taken back after asking
+    /// that coordinator.
     #[inline]
     pub(crate) fn cover_of(&self, txn: TxnId, table: TableId, key: Key) -> Cover {
         let held = self.locks.holds(txn, &LockName::row(table, key));
         if held { Cover::Locked } else { Cover::Unlocked }
     }
 
-    /// Keeps a CVT that was read, unless it may be out of date.
+    /// Keeps a CVT that was read, unless possibly out of date.
     #[inline]
     pub(crate) fn keep(
         &self,
@@ -185,8 +184,8 @@ impl VersionTables {
         self.locks.unwritten_since(name, before.writers)
     }
 
-    /// Replaces a cell, of this index, of the row's CVT at `offset`: a writer of this node has made
-    /// it visible on all replicas, and holds the lock.
+    /// Replaces the cell `index` of the row's CVT at `offset`: a writer of this node has made the
+    /// cell visible on all replicas, and holds the lock.
     #[inline]
     pub(crate) fn renew(
         &self,
@@ -202,14 +201,14 @@ impl VersionTables {
         }
     }
 
-    /// Drops all rows of a shard that is about to be given away, after its owner has stopped.
+    /// Drops all rows of a shard about to be given away, after its owner has stopped.
     pub(crate) fn forget_shard(&self, shard: ShardId) {
         if let Some(cache) = &self.cache {
             cache.forget_shard(shard);
         }
     }
 
-    /// Drops all rows of a name before one of them changes in a way that the cache is not told.
+    /// Drops all rows of a name before one of them changes without notice to the cache.
     pub(crate) fn forget(&self, table: TableId, key: Key) {
         if let Some(cache) = &self.cache {
             cache.forget(table, key);

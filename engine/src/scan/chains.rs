@@ -1,13 +1,15 @@
 //! Walk of a scan over the overflow buckets of a stretch, home bucket by home bucket.
 //!
 //! # The order
-//! What is behind a home bucket is a tree of buckets ([`lotus_mvcc::layout::bucket`]). It is walked
-//! in preorder: a bucket, then what is behind it, then its neighbour in its fan. A bucket's place
-//! ([`ChainPlace`]) is the path to it, which never changes, since buckets never leave their chains;
-//! one that has joined a chain since the snapshot shows no row of it.
+//! The buckets behind a home bucket form a tree ([`lotus_mvcc::layout::bucket`]). The tree is
+//! walked in preorder: a bucket, then the buckets behind it, then the neighbour in the fan. A
+//! bucket's place ([`ChainPlace`]) is the path to it, which never changes, since buckets never
+//! leave their chains; a bucket that has joined a chain since the snapshot shows no row of the
+//! snapshot.
 //!
 //! # What it is not
-//! It posts no READ: [`Chains::wanted`] says what to read next, [`Chains::absorb`] takes the words.
+//! This module posts no READ: [`Chains::wanted`] says which buckets to read next,
+//! [`Chains::absorb`] takes the words.
 
 use std::collections::VecDeque;
 
@@ -23,7 +25,7 @@ struct Linked {
     words: Vec<u64>,
 }
 
-/// Buckets of one step: offset and words of each, and the place of the last one.
+/// Buckets of one step, as offset and words, and the place of the last bucket.
 pub(super) struct Run {
     pub(super) buckets: Vec<(u64, Vec<u64>)>,
     pub(super) last: ChainPlace,
@@ -34,13 +36,13 @@ pub(super) struct Chains {
     cvt: CvtShape,
     /// Neighbours that were read and are still to come; the deepest ones last, and first to come.
     read: Vec<VecDeque<Linked>>,
-    /// Buckets that come before all of these and are not read yet.
+    /// Unread buckets, which come before all buckets of `read`.
     wanted: Vec<(ChainPlace, u64)>,
 }
 
 impl Chains {
-    /// The walk over what is behind these home buckets, from `first` on: its place, words and the
-    /// places of the others, one after the other.
+    /// The walk over the buckets behind the home buckets of a stretch, from the home bucket of
+    /// `first` on. `homes` are the words of all home buckets, in order.
     pub(super) fn behind<'w>(
         cvt: CvtShape,
         first: ChainPlace,
@@ -57,7 +59,7 @@ impl Chains {
         self.wanted.is_empty() && self.read.iter().all(VecDeque::is_empty)
     }
 
-    /// Offsets of the buckets to read next; none if there are some left.
+    /// Offsets of the buckets to read next; empty if read buckets are left.
     pub(super) fn wanted(&self) -> impl Iterator<Item = u64> {
         self.wanted.iter().map(|(_, offset)| *offset)
     }
@@ -69,7 +71,7 @@ impl Chains {
         self.read.push(read.map(|((at, offset), words)| Linked { at, offset, words }).collect());
     }
 
-    /// Passes over everything up to `place`, as far as it was read, and goes on behind it.
+    /// Passes over everything up to `place`, as far as it was read, and continues behind `place`.
     pub(super) fn pass(&mut self, place: ChainPlace) {
         while let Some(next) = self.next_read() {
             let (home, path) = (next.at.home, next.at.path);
@@ -84,8 +86,8 @@ impl Chains {
         }
     }
 
-    /// Takes the next buckets, at most `most`: neighbours, up to the first with others behind it.
-    /// `None` if none was read.
+    /// Takes the next buckets, at most `most`: neighbours, up to the first bucket with buckets
+    /// behind it. `None` if no bucket was read.
     pub(super) fn take(&mut self, most: usize) -> Option<Run> {
         let mut run: Option<Run> = None;
         while run.as_ref().is_none_or(|run| run.buckets.len() < most && self.wanted.is_empty()) {
@@ -111,7 +113,7 @@ impl Chains {
     }
 }
 
-/// Places and offsets of the buckets directly behind the one at `place`.
+/// Places and offsets of the buckets directly behind the bucket at `place`.
 fn children(
     cvt: CvtShape,
     place: ChainPlace,

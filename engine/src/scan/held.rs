@@ -1,8 +1,8 @@
 //! A snapshot that is kept readable while it is in use: purges and trims wait for it.
 //!
-//! Its slot has a place for it among the coordinator's snapshots, beside the one of the slot's
-//! transactions. While it is held, all compute nodes keep more displaced versions
-//! ([`crate::membership::floors`]).
+//! The slot has a place for its held snapshot among the coordinator's snapshots, beside the
+//! snapshot of the slot's transactions. While a snapshot is held, all compute nodes keep more
+//! displaced versions ([`crate::membership::floors`]).
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use lotus_sabotage::{Rule, any_broken, broken};
 use crate::api::error::TxnError;
 use crate::txn::slot::Slot;
 
-/// Snapshot that is read from until this is dropped. A slot holds one at a time.
+/// Snapshot that a scan reads from until the value is dropped. A slot holds one at a time.
 pub(crate) struct Held {
     slot: Rc<Slot>,
     snapshot: Timestamp,
@@ -36,11 +36,12 @@ impl Held {
         Ok(held)
     }
 
-    /// Reads from a snapshot that was held before; `None` if none of this time can have been drawn.
+    /// Reads from a snapshot that was held before; `None` if the snapshot is too late to have been
+    /// drawn.
     ///
-    /// If the coordinator's floor has passed it meanwhile, nothing waits for it any more, and it is
-    /// readable only as long as nothing that it needs is gone. Readers notice: a replaced version
-    /// shows in its CVT, a purged row in the purge time (H13).
+    /// If the coordinator's floor has passed the snapshot meanwhile, nothing waits for the snapshot
+    /// any more, and a needed version may be gone. Readers notice: a replaced version shows in its
+    /// CVT, a purged row in the purge time (H13).
     pub(crate) async fn again(
         slot: &Rc<Slot>,
         snapshot: Timestamp,
@@ -52,14 +53,14 @@ impl Held {
         }
         let mut held = Self::begin(slot);
         held.snapshot = snapshot;
-        // Every node's horizon is at most this floor, so the snapshot was protected all the time.
+        // Every node's horizon is at most this floor, so the snapshot was protected at all times.
         if coordinator.node.horizon.floor(coordinator.thread) <= snapshot {
             coordinator.snapshots.borrow_mut().activate(held.place(), snapshot);
         }
         Ok(Some(held))
     }
 
-    /// Has more displaced versions kept from now on; dropping `self` undoes all of it.
+    /// Has more displaced versions kept from now on; dropping `self` ends this.
     fn begin(slot: &Rc<Slot>) -> Self {
         slot.coordinator.node.horizon.begin_reading_all();
         Self { slot: Rc::clone(slot), snapshot: Timestamp::ZERO }
@@ -75,7 +76,7 @@ impl Held {
         if broken(Rule::CopiesAreOfOneTime) { Timestamp::MAX } else { self.snapshot }
     }
 
-    /// The slot's place for it among the coordinator's snapshots.
+    /// Returns the slot's place for a held snapshot among the coordinator's snapshots.
     fn place(&self) -> usize {
         self.slot.coordinator.place_of_held(self.slot.index)
     }

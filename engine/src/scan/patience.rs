@@ -1,10 +1,10 @@
 //! Decision about a page that could not be read.
 //!
 //! # What it is
-//! A page depends on its place and the snapshot alone, so that a reader goes on where it was when
-//! transactions of the whole cluster have stood still: while a table was dropped, or a node lost or
-//! taken in. Pages wait for as long as a commit may take; where all stands still they wait longer,
-//! since the stop ends by itself or by an operator.
+//! A page depends on its place and the snapshot alone, so a reader continues at its place after the
+//! whole cluster's transactions have stood still: while a table was dropped, or a node lost or
+//! taken in. A page is retried for as long as a commit may take; while transactions stand still the
+//! reader waits longer, since the stop ends by itself or by an operator.
 
 use std::time::Duration;
 
@@ -35,13 +35,13 @@ pub(crate) enum Next {
 /// Times since the last page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Waited {
-    /// Since the reader began to wait.
+    /// Time since the reader began to wait.
     all: Duration,
-    /// Since transactions last stood still, or else since the reader began to wait.
+    /// Time since transactions last stood still, or else since the reader began to wait.
     moving: Duration,
 }
 
-/// Decides about a page that failed with this error.
+/// Decides about a page that failed with `error`.
 fn decide(error: &ReadError, waited: Waited, patience: Duration) -> Next {
     match error {
         ReadError::TooOld | ReadError::Txn(TxnError::SnapshotTooOld { .. }) => Next::TooOld,
@@ -70,7 +70,7 @@ impl RetryBudget {
         coordinator.executor.now().since(self.begun)
     }
 
-    /// Decides about an attempt that failed with this error.
+    /// Decides about an attempt that failed with `error`.
     pub(crate) fn next(&mut self, coordinator: &Coordinator, error: &ReadError) -> Next {
         let now = coordinator.executor.now();
         if !coordinator.configuration.is_open() || coordinator.node.check_standing().is_err() {
@@ -82,8 +82,8 @@ impl RetryBudget {
     }
 }
 
-/// Draws a snapshot, and tries again while nodes do not answer. An error comes with the time for
-/// which it has tried.
+/// Draws a snapshot, and retries while nodes do not answer. An error comes with the time spent on
+/// retries.
 pub(crate) async fn draw(session: &Session) -> Result<Held, (ReadError, Duration)> {
     let coordinator = session.coordinator();
     let (mut patience, mut attempts) = (RetryBudget::begin(coordinator), 0);

@@ -1,9 +1,9 @@
-//! Place of a scan between two rows of a table: small, and good for as long as its snapshot is.
+//! Place of a scan between two rows of a table: small, and valid as long as its snapshot.
 //!
-//! A table's home buckets are read in *stretches* of a few buckets each. Behind each stretch come
-//! the overflow buckets of its home buckets, one home bucket after the other
-//! ([`crate::scan::chains`]). A bucket never leaves its chain and a row's CVT never moves (H13), on
-//! no replica, so a place names the same rows of a snapshot whenever it is returned to.
+//! A table's home buckets are read in *stretches* of a few buckets each. A stretch is followed by
+//! the overflow buckets of its home buckets, home bucket by home bucket ([`crate::scan::chains`]).
+//! On no replica does a bucket leave its chain or a row's CVT move (H13), so a place names the same
+//! rows of a snapshot at every return.
 
 use lotus_fabric::ids::{ShardId, TableId};
 use lotus_fabric::verbs::MAX_VERB_BYTES;
@@ -13,10 +13,10 @@ use lotus_mvcc::table::MAX_ORDERED_KEY_BYTES;
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_router::GroupId;
 
-/// Most rows that one batch reads.
+/// Largest number of rows in a batch.
 pub(crate) const AT_ONCE: usize = 64;
 
-/// Most home buckets in a stretch.
+/// Largest number of home buckets in a stretch.
 const MOST_HOMES: usize = AT_ONCE / BUCKET_SLOTS;
 
 /// Place between two rows of a table, in the order of a scan.
@@ -26,7 +26,7 @@ pub(crate) struct ScanPlace {
     pub(crate) group: u16,
     /// Number of the stretch's first home bucket, in the group.
     pub(crate) bucket: u64,
-    /// Bucket behind the home buckets that was read last; `None` before the home buckets.
+    /// Last bucket read behind the home buckets; `None` before the home buckets.
     pub(crate) chain: Option<ChainPlace>,
 }
 
@@ -41,8 +41,8 @@ pub(crate) struct ChainPlace {
     pub(crate) path: Path,
 }
 
-/// Path from a home bucket to one behind it: which of the buckets of each fan it passes through.
-/// Paths of one length are ordered as their buckets are.
+/// Path from a home bucket to a bucket behind it: the index of the bucket to pass through in each
+/// fan. Paths of one length have the order of their buckets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Path(u64);
 
@@ -51,23 +51,24 @@ impl Path {
     pub(crate) const HOME: Self = Self(1);
     const STEP_BITS: u32 = FAN_OUT.trailing_zeros();
 
-    /// Path that goes on to the bucket with this index.
+    /// Path extended by one step, to the bucket with index `index`.
     ///
     /// # Panics
-    /// If it has more than [`MAX_BEHIND`] steps.
+    /// If the path gets more than [`MAX_BEHIND`] steps.
     pub(crate) const fn child(self, index: usize) -> Self {
         const { assert!(MAX_BEHIND as u32 * Self::STEP_BITS < u64::BITS, "a path fits") };
         assert!(self.0 >> (u64::BITS - Self::STEP_BITS) == 0, "I283: a path has 31 steps at most");
         Self(self.0 << Self::STEP_BITS | index as u64)
     }
 
-    /// Paths to all buckets that it passes through, its own included and the home bucket not.
+    /// Paths to all buckets that the path passes through, including the last, without the home
+    /// bucket.
     pub(crate) fn prefixes(self) -> impl Iterator<Item = Self> {
         let steps = self.0.ilog2() / Self::STEP_BITS;
         (0..steps).rev().map(move |left| Self(self.0 >> (left * Self::STEP_BITS)))
     }
 
-    /// Path with this encoding; `None` if there is none.
+    /// Path with this encoding; `None` if the encoding is invalid.
     const fn from_raw(raw: u64) -> Option<Self> {
         match raw.checked_ilog2() {
             Some(bits) if bits.is_multiple_of(Self::STEP_BITS) => Some(Self(raw)),
@@ -85,7 +86,7 @@ impl ScanPlace {
         Self { group: self.group + 1, bucket: 0, chain: None }
     }
 
-    /// The first place behind a stretch of so many home buckets and all their overflow buckets.
+    /// The first place behind a stretch of `homes` home buckets and all their overflow buckets.
     pub(crate) const fn next_stretch(self, homes: u64) -> Self {
         Self { bucket: self.bucket + homes, chain: None, ..self }
     }
@@ -116,21 +117,21 @@ impl Homes {
         self.base + bucket * self.bucket_bytes
     }
 
-    /// Number of buckets from this one on that one READ brings.
+    /// Number of buckets in a READ from `bucket` on.
     pub(crate) fn in_one_read(&self, bucket: u64) -> u64 {
         (MAX_VERB_BYTES as u64 / self.bucket_bytes).min(self.count - bucket)
     }
 }
 
-/// Number of home buckets in a stretch of a table, whose rows take at most `room` bytes or are
-/// those of one bucket.
+/// Number of home buckets in a stretch of a table: their rows take at most `room` bytes, or the
+/// stretch is one bucket.
 pub(crate) fn stretch(table: &TableDef, room: usize) -> u64 {
     let row = (table.stored().value_bytes + table.stored().key_bytes) as usize;
     let in_one_read = MAX_VERB_BYTES / (table.bucket_words() * WORD_BYTES);
     (room / row / BUCKET_SLOTS).clamp(1, in_one_read.min(MOST_HOMES)) as u64
 }
 
-/// Place from which a scan goes on, in any table.
+/// Place from which a scan continues, in any table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CursorPlace {
     /// The beginning.
@@ -144,7 +145,7 @@ pub(crate) enum CursorPlace {
 }
 
 impl CursorPlace {
-    /// Whether a table has such places.
+    /// Whether places of this kind belong to a table.
     pub(crate) fn is_of(&self, table: &TableDef) -> bool {
         match self {
             Self::Start => true,
@@ -159,13 +160,13 @@ const START: u8 = 0;
 const BUCKETS: u8 = 1;
 const KEY: u8 = 2;
 
-/// Cursor of a scan: the snapshot and the place from which it goes on.
+/// Cursor of a scan: the snapshot and the place from which the scan continues.
 ///
-/// It holds nothing: what keeps the snapshot readable is the scan. It counts in the process that
-/// made it, for as long as that runs.
+/// The cursor holds no snapshot: the scan keeps the snapshot readable. Valid only in the process
+/// that made it, until that process ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScanCursor {
-    /// Number of the process that made it.
+    /// Number of the process that made the cursor.
     pub(crate) process: u64,
     pub(crate) table: TableId,
     pub(crate) snapshot: Timestamp,
@@ -173,7 +174,7 @@ pub struct ScanCursor {
 }
 
 impl ScanCursor {
-    /// Most bytes of its encoding.
+    /// Largest number of bytes of an encoded cursor.
     pub const MAX_BYTES: usize = Self::HEAD_BYTES + MAX_ORDERED_KEY_BYTES as usize + 1;
     /// Bytes of the process, the snapshot and the table.
     const HEAD_BYTES: usize = 18;
@@ -190,7 +191,7 @@ impl ScanCursor {
         self.snapshot
     }
 
-    /// Encodes it.
+    /// Encodes the cursor.
     pub fn encode(&self) -> Vec<u8> {
         let Self { process, table, snapshot, place } = self;
         let mut bytes = Vec::with_capacity(Self::MAX_BYTES);
@@ -216,7 +217,8 @@ impl ScanCursor {
         bytes
     }
 
-    /// Decodes what [`ScanCursor::encode`] has made; `None` for any other bytes that are noticed.
+    /// Decodes a cursor encoded by [`ScanCursor::encode`]; `None` for other bytes, as far as they
+    /// are detected.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > Self::MAX_BYTES {
             return None;

@@ -1,29 +1,29 @@
 //! Reading the rows of a table as of one timestamp, page by page, while transactions run.
 //!
 //! # What it is
-//! The rows of the index's buckets, in the order of [`ScanPlace`], at the primaries, and of each
-//! row the newest version up to the snapshot. A page depends on its place and the snapshot alone,
-//! so one that failed is read again.
+//! The reader goes through the index's buckets, in the order of [`ScanPlace`], at the primaries,
+//! and reads the newest version of each row up to the snapshot. A page depends on its place and the
+//! snapshot alone, so a failed page is read again.
 //!
 //! # Why no row is missed
 //! A row that the snapshot shows was inserted before the snapshot was drawn, so its CVT was
 //! complete, in a bucket of its chain, before the first READ; and it is not purged while the
-//! horizon is no later than the snapshot, because it was deleted later or not at all. So a slot
-//! that is free, or in which an insert is landing, has nothing to show. Should rows have been
-//! purged beyond the snapshot all the same, the purge time says so, and the page fails.
+//! horizon is no later than the snapshot, because it was deleted later or not at all. Hence a free
+//! slot, or a slot with an insert still landing, has nothing to show. If rows have been purged
+//! beyond the snapshot nevertheless, the purge time says so, and the page fails.
 //!
 //! # Two ways to read a row
-//! Most rows have one version that counts. Its record is read, and then the CVT again: if that has
-//! not changed, a transaction would have accepted the two as well ([`lotus_mvcc::acceptance`]). All
-//! other cases (a writer is at work, the version has left the CVT) are read by a transaction at
-//! this snapshot, which applies all the rules; the row's primary key comes from any of its records.
-//! The transaction follows the row's records back without the limit of others: its snapshot stays,
-//! however often the row is written meanwhile.
+//! Most rows have one version that counts. The record is read, and then the CVT again: if the CVT
+//! has not changed, a transaction would have accepted the two as well ([`lotus_mvcc::acceptance`]).
+//! In all other cases (a writer is at work, the version has left the CVT) a transaction at this
+//! snapshot reads the row and applies all the rules; the row's primary key comes from any of its
+//! records. The transaction follows the row's records back without the limit of other transactions:
+//! its snapshot stays, however often the row is written meanwhile.
 //!
-//! # What it is not
-//! Sure to succeed. Versions that writers displace are kept for it, more than for other snapshots
-//! ([`crate::membership::floors`]); where they are still more, or memory is full, it becomes too
-//! old.
+//! # Limits
+//! A read may fail. Versions that writers displace are kept for the reader, more than for other
+//! snapshots ([`crate::membership::floors`]); if writers displace more, or memory is full, the
+//! snapshot becomes too old.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,19 +50,19 @@ use crate::txn::body::Access;
 use crate::txn::session::Session;
 use crate::txn::transaction::Transaction;
 
-/// Rows that one transaction reads.
+/// Number of rows read by one transaction.
 const BY_TRANSACTION: usize = 64;
-/// Most READs of a row's CVT that shows no whole record.
+/// Largest number of READs of a row's CVT that shows no whole record.
 const MOST_LOOKS: u32 = 1 << 12;
-/// Most stretches of buckets that a page covers, so that it ends soon where rows are few.
+/// Largest number of steps in a page, which ends a page soon where rows are few.
 const MOST_STEPS: u32 = 1 << 10;
 
 /// Error of reading a page.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// The snapshot is too old, for a row with no record left to name it by, or a purged one.
+    /// The snapshot is too old, for a purged row or a row without a record to name it by.
     TooOld,
-    /// The engine's error; `SnapshotTooOld` among them.
+    /// An error of the engine, possibly `SnapshotTooOld`.
     Txn(TxnError),
 }
 
@@ -77,7 +77,7 @@ pub(crate) trait RowSink {
     /// Takes a row.
     fn push(&mut self, key: &PrimaryKey, value: &[u8]);
 
-    /// Bytes that the rows so far take.
+    /// Bytes of the rows so far.
     fn bytes(&self) -> usize;
 }
 
@@ -86,13 +86,13 @@ pub(crate) struct Reader<'a> {
     session: &'a mut Session,
     held: &'a Held,
     table: Arc<TableDef>,
-    /// Group that is being read.
+    /// Group being read.
     group: GroupId,
-    /// Buckets that were read and not looked at yet: the number of the first, and their words.
+    /// Buckets that were read ahead: the number of the first bucket, and the words of all.
     ahead: (u64, Vec<u64>),
 }
 
-/// Buckets that are looked at together: offset and words of each.
+/// Buckets that are processed together, as offset and words.
 type Buckets = Vec<(u64, Vec<u64>)>;
 
 /// CVT of a row, as read with its index block.
@@ -136,14 +136,15 @@ fn aim(cvt: Cvt<'_>, snapshot: Timestamp) -> Aim {
         Visible::Version(candidate) if candidate.record == 0 => Aim::Absent,
         Visible::Version(candidate) => Aim::Version(candidate),
         Visible::NotFound => Aim::Absent,
-        // A deletion without a record, and a trim has taken the version before it.
+        // The newest version is a deletion without a record, and a trim has taken the version
+        // before it.
         Visible::TooOld => any_record(cvt).map_or(Aim::TooOld, Aim::Key),
         _ => any_record(cvt).map_or(Aim::Again, Aim::Key),
     }
 }
 
-/// Returns the slot of a record of the row, preferably the newest one's, which is not about to be
-/// overwritten.
+/// Returns the slot of a record of the row that is not about to be overwritten, preferably of the
+/// newest record.
 fn any_record(cvt: Cvt<'_>) -> Option<u64> {
     let cells = cvt.cells().flatten().filter(|cell| cell.record != 0);
     let rank = |version| match version {
@@ -153,14 +154,14 @@ fn any_record(cvt: Cvt<'_>) -> Option<u64> {
     cells.max_by_key(|cell| rank(cell.version)).map(|cell| cell.record)
 }
 
-/// The primary key in the record in `words`, if that is one of this row. Another row may share its
-/// name and have its slot by now.
+/// Returns the primary key in the record in `words`, if the record is of this row. A different row
+/// of the same name may have taken the slot.
 fn primary_key_in(table: &TableDef, name: RowName, words: &[u64]) -> Option<PrimaryKey> {
     let primary_key = Record::decode(name.key, words).ok()?.primary_key().ok()?;
     (table.name(&primary_key) == name).then_some(primary_key)
 }
 
-/// Judges a row by the words read: its record's, then its CVT's.
+/// Judges a row by the words read: first the record's, then the CVT's.
 fn judge<'a>(
     table: &TableDef,
     seen: &RowsSeen<'_>,
@@ -198,9 +199,9 @@ impl<'a> Reader<'a> {
         self.session.coordinator()
     }
 
-    /// Reads rows from a place on, until they take `enough` bytes, and a few more, or there are
-    /// none for long; returns the place behind them, `None` at the table's end. After an error the
-    /// rows that `rows` got do not count.
+    /// Reads rows from a place on, until they take `enough` bytes or a little more, or many buckets
+    /// have none; returns the place behind the rows, `None` at the table's end. After an error the
+    /// rows passed to `rows` do not count.
     pub(crate) async fn read_page(
         &mut self,
         from: ScanPlace,
@@ -210,7 +211,7 @@ impl<'a> Reader<'a> {
         let groups = self.coordinator().shared.placement.group_count();
         let stretch = stretch(&self.table, enough);
         let mut place = from;
-        // Read anew: these words would be as old as the last page.
+        // Read again: these words would be as old as the last page.
         self.ahead.1.clear();
         let mut chains = None;
         for _ in 0..MOST_STEPS {
@@ -261,12 +262,12 @@ impl<'a> Reader<'a> {
         Ok(Some(place))
     }
 
-    /// Walk over what is behind these home buckets, the first of which is at `at`.
+    /// Walk over the buckets behind the home buckets in `homes`, from the home bucket of `at` on.
     fn chains_behind(&self, homes: &Buckets, at: ChainPlace) -> Chains {
         Chains::behind(self.table.cvt(), at, homes.iter().map(|(_, words)| &words[..]))
     }
 
-    /// Walk over what is behind the home buckets from `first` on, as it goes on behind `at`.
+    /// Walk over the buckets behind the home buckets from `first` on, continued behind `at`.
     async fn chains_from(
         &mut self,
         homes: &Homes,
@@ -381,7 +382,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Adds the READs of a record, if there is one to read, and then of the CVT.
+    /// Adds the READ of a record, if the aim has one, and then of the CVT.
     fn add_reads(
         &self,
         batch: &mut Batch,
@@ -412,8 +413,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the primary key of the row with its CVT at `offset`; `None` if the row is not there
-    /// any more, or has become absent.
+    /// Returns the primary key of the row with its CVT at `offset`; `None` if the row is gone or
+    /// has become absent.
     async fn primary_key(
         &self,
         name: RowName,
@@ -429,7 +430,7 @@ impl<'a> Reader<'a> {
             if !matches!(cvt.slot(), CvtSlot::Used(header) if header.name == name) {
                 return Ok(None);
             }
-            // Without a record to vouch for it, an answer takes two equal READs.
+            // Without a record to confirm it, an answer takes two equal READs.
             let unchanged = before.as_deref() == Some(cvt.words());
             match aim(cvt, self.held.at()) {
                 Aim::Absent if unchanged => return Ok(None),
@@ -502,7 +503,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Fails if the group was purged beyond the snapshot: rows that it shows may be missing then.
+    /// Fails if the group was purged beyond the snapshot: rows of the snapshot may be missing.
     async fn check_purges(&self) -> Result<(), ReadError> {
         let purged = self.read_words(&[(PURGE_TIME_OFFSET, WORD_BYTES)]).await?[0][0];
         if purged > self.held.snapshot().raw() { Err(ReadError::TooOld) } else { Ok(()) }

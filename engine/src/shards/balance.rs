@@ -1,14 +1,14 @@
 //! Load balancing: measuring, publishing, and giving shards away (LOTUS §4.3).
 //!
 //! # What it is
-//! With [`balance`](crate::ClusterBuilder::balance) every compute node measures how long its
-//! transactions take, and counts the lock requests for each of its shards. Once in an interval its
+//! With [`balance`](crate::ClusterBuilder::balance) every compute node measures the duration of its
+//! transactions, and counts the lock requests for each of its shards. Once per interval the node's
 //! coordinator 0 publishes both in the first group's header, reads the other nodes' figures, and
-//! has shards [handed over](crate::shards::hand_over) by the verdict of [`lotus_router::balance`].
+//! orders [hand-overs](crate::shards::hand_over) by the verdict of [`lotus_router::balance`].
 //!
 //! # What it is not
 //! Exact. Counters are bumped without order, and a slow node publishes late; only speed depends on
-//! them. Without the setting nothing is counted and nothing runs.
+//! the figures. Without the setting, counting and balancing are off.
 
 use std::sync::atomic::Ordering;
 
@@ -28,7 +28,7 @@ use crate::node::load_counts::STUCK;
 use crate::node::moves::Order;
 use crate::node::verbs::Fenced;
 
-/// Group whose header page has the words.
+/// Group whose header page holds the words.
 const LOADS_GROUP: GroupId = GroupId(0);
 /// Number of words written in one batch.
 const WRITES_AT_ONCE: usize = 256;
@@ -52,7 +52,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         if std::mem::replace(&mut placed, coordinator.configuration.placed())
             < coordinator.configuration.placed()
         {
-            // A promoted copy has none of the published words: publish all again.
+            // A promoted copy has none of the published words: publish every word again.
             published.fill(u32::MAX);
         }
         let Ok(nodes) = coordinator.exchange_loads(load, &requests, &mut published).await else {
@@ -60,7 +60,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         };
         ordered.retain(|outcome| matches!(outcome.try_recv(), Err(TryRecvError::Empty)));
         if !ordered.is_empty() {
-            // Hand-overs under way change the loads: judge them when those are done.
+            // Hand-overs under way change the loads: judge the loads after the hand-overs.
             balancer = Balancer::default();
             continue;
         }
@@ -97,7 +97,7 @@ pub(crate) async fn read_rates(lane: &Lane, placement: &Placement) -> Result<Vec
 }
 
 impl Coordinator {
-    /// Publishes this node's load and reads those of all nodes; `None` for a node that is out.
+    /// Publishes this node's load and reads the loads of all nodes; `None` for a node that is out.
     async fn exchange_loads(
         &self,
         load: NodeLoad,
@@ -134,7 +134,7 @@ impl Coordinator {
         Ok(loads.collect())
     }
 
-    /// Orders the hand-over of shards, one receiver after the other.
+    /// Orders the hand-over of shards, sequentially by receiver.
     fn order(&self, gifts: Vec<Gift>) -> Vec<Receiver<MoveOutcome>> {
         let order = |Gift { to, shards }| {
             debug_assert!(

@@ -1,32 +1,33 @@
 //! Hand-over: an owner gives shards to another compute node while transactions run (LOTUS §4.3).
 //!
 //! # The steps, and their purpose
-//! 1. The owner asks the receiver whether it is there. If it does not answer, or not all nodes know
-//!    yet that it has returned, nothing has changed.
-//! 2. The owner *stops*: it grants no more locks of the shards; requesters have to try again, also
-//!    those that wait. A grant under way checks for the stop after it has taken its lock, and a
-//!    request after it has begun to wait; the owner looks for both after it has stopped. So one of
-//!    them sees the other (H19).
-//! 3. It waits until no lock of the shards is held. Most transactions end at once. Past its
-//!    patience it asks the remaining holders to give up. Those that are not committing do; only
-//!    that answer, and no lapse of time, lets the owner release their locks (H19). Commits are
-//!    waited for, dead holders are recovered first.
-//! 4. What is cached of the shards is forgotten (H11). It does not come back: rows read before the
-//!    stop are not cached after it.
+//! 1. The owner asks whether the receiver is there. If the receiver does not answer, or is a
+//!    returned node still unknown to some member, nothing has changed.
+//! 2. The owner *stops*: it grants no more locks of the shards; requesters have to try again,
+//!    including waiting requesters. A grant under way checks for the stop after taking its lock,
+//!    and a request checks after beginning to wait; the owner looks for both after stopping. So a
+//!    race is always noticed on at least one side (H19).
+//! 3. The owner waits until no lock of the shards is held. Most transactions end at once. Past its
+//!    patience the owner asks the remaining holders to give up. Holders that are not committing do;
+//!    only their answer, and no lapse of time, lets the owner release the locks (H19). The owner
+//!    waits for commits; dead holders are recovered first.
+//! 4. The owner forgets its cached rows of the shards (H11). The rows do not come back: rows read
+//!    before the stop are not cached after the stop.
 //! 5. The words in the memory pool are [swapped](Coordinator::give). From here on the receiver owns
-//!    the shards, whether a node knows it or not.
-//! 6. The receiver is told, and grants. If the message is lost it learns as all other nodes do.
+//!    the shards, whether a node knows of the swap or not.
+//! 6. The owner tells the receiver, which begins to grant. If the message is lost the receiver
+//!    learns of the swap as all other nodes do.
 //!
 //! # If a node stops anywhere
-//! Up to 5 the owner still is the owner: if it has died, the shards find heirs like all its others;
-//! if it gives up it resumes. From 5 on the receiver is, and if it has died, its heirs take over.
-//! An owner that pauses before 5, and was expelled meanwhile, finds the words changed, or itself
-//! fenced.
+//! Before step 5 the old owner still is the owner: if it has died, the shards find heirs like the
+//! rest of its shards; if the owner gives up, it resumes granting. From step 5 on the receiver is
+//! the owner, and if the receiver has died, its heirs take over. An owner that pauses before step 5
+//! and is expelled meanwhile finds the words changed, or itself fenced.
 //!
 //! # What it is not
-//! It moves no data, and decides nothing: [`crate::shards::balance`], or an operator through any
-//! node ([`crate::shards::orders`]), says which shards go where. A node carries out one hand-over
-//! at a time, of all its shards together.
+//! A mover of data, or the place of decisions: [`crate::shards::balance`], or an operator through
+//! any node ([`crate::shards::orders`]), chooses the shards and their receivers. A node carries out
+//! hand-overs sequentially, and moves the shards of a hand-over together.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -47,11 +48,11 @@ use crate::shards::ownership::Transfer;
 
 /// RPC service by which nodes hand shards over.
 const SERVICE: Service = Service(3);
-/// Limit of the shards in one hand-over: their names fit in one datagram.
+/// Limit of the shards in one hand-over: the names fit in a datagram.
 pub(crate) const MOST_AT_ONCE: usize = 128;
-/// Pause between two looks at the locks that are still held.
+/// Pause between two checks of the locks still held.
 const LOOK_AGAIN: Duration = Duration::from_micros(10);
-/// First word of a message, which says what it asks for. Messages of this service are words.
+/// First word of a message: the kind of request. Messages of this service are words.
 const TAKE: u64 = 1;
 const YIELD: u64 = 2;
 
@@ -81,7 +82,7 @@ fn next_step(held: usize, waited: Duration, patience: Duration, limit: Duration)
     }
 }
 
-/// Carries out the node's orders for as long as it lives.
+/// Carries out the node's orders until the node ends.
 pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     if coordinator.thread != 0 {
         return;
@@ -105,7 +106,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
             Err(MoveError::Failed) => coordinator.node.expel(),
             _ => {}
         }
-        // The sender of the order may not wait for it.
+        // The sender may not be waiting for the outcome.
         let _ = order.reply.try_send(outcome);
     }
 }
@@ -205,7 +206,7 @@ impl Coordinator {
         Ok(Moved { interruption: since_then(since, self.executor.now()), stragglers })
     }
 
-    /// Shards with their owner entries; an error if this node does not own one.
+    /// Shards with their owner entries; an error if a shard has a different owner.
     fn owned(&self, shards: &[ShardId]) -> Result<Vec<(ShardId, Owner)>, MoveError> {
         let owned = shards.iter().map(|shard| {
             let owner = self.node.shards.owner(*shard);
@@ -221,8 +222,8 @@ impl Coordinator {
         }
     }
 
-    /// Ends the waits for locks of the shards, after this node has stopped granting them: what
-    /// waits is asked of the receiver.
+    /// Ends the waits for locks of the shards, after this node has stopped granting them: the
+    /// waiting requests go to the receiver.
     fn end_waits(&self, shards: &[ShardId]) {
         if !broken(Rule::HandOversAnswerTheParked) {
             let moves = |_, name: &LockName| shards.contains(&name.shard());
@@ -251,7 +252,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks the holders to give up, and releases the locks of those that answer that they have.
+    /// Asks the holders to give up, and releases the locks of holders that have given up.
     async fn ask_to_yield(&self, holders: &[Holder], asked: &mut Vec<TxnId>) {
         let mut calls: Vec<(Endpoint, Vec<TxnId>)> = Vec::new();
         for holder in holders {
@@ -292,13 +293,13 @@ impl Coordinator {
         let config = &self.shared.config;
         let node = self.node.members.node_of(txn.incarnation())?;
         let slot = usize::from(txn.slot());
-        // Each coordinator has a slot of its own, numbered after those of the applications.
+        // Each coordinator has a private slot, numbered after the application slots.
         let own = slot.checked_sub(config.threads * config.coroutines);
         let thread = own.unwrap_or(slot / config.coroutines);
         Some(Endpoint { node, lane: LaneId(thread as u16) })
     }
 
-    /// Whether an attempt will write nothing more under its locks: it is over, or will not commit.
+    /// Whether an attempt has finished writing under its locks: it is over, or will not commit.
     fn yields(&self, txn: TxnId) -> bool {
         if txn.incarnation() != self.node.incarnation {
             return false;
@@ -308,14 +309,15 @@ impl Coordinator {
         of.is_some_and(|attempts| attempts.yields(txn))
     }
 
-    /// Patience for messages that only this coordinator waits for: the receiver may be in a process
-    /// that has to wait for a core.
+    /// Patience for messages awaited by this coordinator only: the receiver may be in a process
+    /// waiting for a core.
     pub(crate) fn patience(&self) -> Patience {
         let tries = self.shared.config.lock_timeout.as_nanos() / ASK_AGAIN.as_nanos();
         Patience::constant(ASK_AGAIN, (tries as u32).max(10))
     }
 
-    /// Tells a node which shards it was given; with no transfers, only asks whether it is there.
+    /// Tells a node of the shards given to it; without transfers, only asks whether the node is
+    /// there.
     async fn tell(&self, to: NodeId, transfers: &[Transfer], patience: Patience) -> Result<(), ()> {
         debug_assert!(
             transfers.iter().all(|one| one.to.node == to),

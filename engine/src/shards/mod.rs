@@ -1,7 +1,7 @@
 //! Owners of shards: their words in the memory pool, hand-over and balancing (LOTUS §4.3, H4).
 //!
-//! Imports from [`crate::txn`] and below. What happens to the shards of expelled nodes is decided
-//! in [`crate::membership`].
+//! Imports from [`crate::txn`] and below. The shards of expelled nodes are handled in
+//! [`crate::membership`].
 
 pub(crate) mod balance;
 pub(crate) mod hand_over;

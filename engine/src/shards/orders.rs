@@ -1,9 +1,10 @@
-//! Orders: requests to the owner of shards, wherever it is, to give them away.
+//! Orders: requests to the owner of shards, on any node, to give the shards away.
 //!
 //! # What it is
-//! Any node can be asked to move any shards. A node that does not own them reads the owner from the
-//! memory pool, and asks that node's coordinator 0, which [hands over](crate::shards::hand_over) as
-//! for a request of its own. The asker repeats its message until the answer is an outcome:
+//! Every node accepts requests to move shards of any owner. A node that does not own the shards
+//! reads the owner from the memory pool, and asks the owner's coordinator 0, which [hands
+//! over](crate::shards::hand_over) as for a local request. The asker repeats its message until the
+//! answer is an outcome:
 //!
 //! | message | words |
 //! |---|---|
@@ -12,20 +13,20 @@
 //! | done | [`DONE`], the interruption in nanoseconds, the stragglers |
 //! | refused | [`REFUSED`], the error, its shard or node |
 //!
-//! # Why no message does harm twice, or late
-//! A node has one order under way at a time, and numbers them. The owner remembers the last order
-//! of each asker: it answers the same number with the state of that order, and a lower one not at
-//! all. And an order names epochs. Once a shard has moved, by this order or another, its epoch has
-//! changed, and the order is refused.
+//! # Why repeated or late messages do no harm
+//! A node has one order under way at a time, and numbers its orders. The owner remembers the last
+//! order of each asker: a repeated number is answered with the state of the order, and a lower
+//! number is ignored. Moreover, an order names epochs. Once a shard has moved, by this order or
+//! another, its epoch has changed, and the order is refused.
 //!
 //! # If a node stops anywhere
 //! An order is carried out even if its asker stops. If the owner does not answer, the asker reads
-//! the memory pool again: if the words show the move, it was carried out. Otherwise the outcome is
-//! unknown ([`MoveError::NoAnswer`]), unless the owner is expelled.
+//! the memory pool again: if the words show the move, the order was carried out. Otherwise the
+//! outcome is unknown ([`MoveError::NoAnswer`]), unless the owner is expelled.
 //!
 //! # What it is not
-//! Needed for anything but convenience: an owner gives shards away by its own decision
-//! ([`crate::shards::balance`]) without any of this.
+//! Needed for anything but convenience: an owner's own decisions to give shards away
+//! ([`crate::shards::balance`]) do not use orders.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -45,10 +46,10 @@ use crate::shards::hand_over::MOST_AT_ONCE;
 
 /// RPC service for orders.
 const SERVICE: Service = Service(4);
-/// Interval at which an asker asks for the outcome of its order.
+/// Interval between an asker's queries for the outcome of an order.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Bits of an order's number below those of its asker's life.
+/// Bits of an order's number below the bits of the asker's life.
 const ORDER_BITS: u32 = 48;
 
 const UNDER_WAY: u64 = 1;
@@ -62,7 +63,7 @@ enum OrderAnswer {
     Over(Result<Moved, MoveError>),
 }
 
-/// Last order of each asker, as its owner remembers them.
+/// Last order of each asker, remembered at the owner.
 #[derive(Default)]
 struct Desk {
     last: BTreeMap<NodeId, Asked>,
@@ -76,8 +77,8 @@ struct Asked {
 }
 
 impl Desk {
-    /// Returns the answer to an order, and the order itself if it is new. No answer to an outdated
-    /// or malformed one.
+    /// Returns the answer to an order, and the order itself if new. Outdated or malformed orders
+    /// get no answer.
     fn receive(&mut self, from: NodeId, message: &[u64]) -> (Option<OrderAnswer>, Option<Order>) {
         let [number, to, claims @ ..] = message else { return (None, None) };
         let (claims, rest) = claims.as_chunks();
@@ -124,7 +125,7 @@ impl OrderAnswer {
                     MoveError::Held => (5, 0),
                     MoveError::Failed => (6, 0),
                     MoveError::Exhausted => (7, 0),
-                    // No order was given for what is refused to its caller.
+                    // Requests refused to the caller never became orders.
                     MoveError::NoAnswer | MoveError::Misuse(_) => (8, 0),
                 };
                 vec![REFUSED, code, detail]
@@ -182,7 +183,7 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     );
 }
 
-/// Number before the first order of a life, above those of earlier lives, which an owner may
+/// Number before the first order of a life, above the numbers of earlier lives, which an owner may
 /// remember. Clocks may be set back between two lives.
 fn first_number(life: Incarnation) -> u64 {
     u64::from(life.raw()) << ORDER_BITS
@@ -201,13 +202,13 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
 }
 
 impl Coordinator {
-    /// Whether an order is for another node to carry out.
+    /// Whether another node must carry out an order.
     pub(crate) fn is_for_another(&self, order: &Order) -> bool {
         debug_assert!(!order.shards.is_empty(), "I95: an order names shards");
         order.since.is_empty() && !self.node.shards.keeps(order.shards[0], self.node.id)
     }
 
-    /// Checks that the owners' epochs named by an order, if any, are current.
+    /// Checks that the owner epochs named by an order, if any, are current.
     pub(crate) fn check_epochs(&self, order: &Order) -> Result<(), MoveError> {
         debug_assert!(
             order.since.is_empty() || order.since.len() == order.shards.len(),
@@ -221,14 +222,14 @@ impl Coordinator {
     async fn pass_on(&self, number: u64, order: Order) {
         let outcome = match self.only_owner(&order.shards).await {
             Ok((owner, since)) if owner == self.node.id => {
-                // Only now has this node learned that the shards are its own.
+                // The node has only now learned of its ownership.
                 let _ = self.node.orders.0.try_send(Order { since, ..order });
                 return;
             }
             Ok((owner, since)) => self.ask(owner, number, &order, &since).await,
             Err(error) => Err(error),
         };
-        // The caller that gave the order may not wait for it.
+        // The caller may not be waiting for the outcome.
         let _ = order.reply.try_send(outcome);
     }
 
@@ -259,7 +260,7 @@ impl Coordinator {
         self.node.members.with_expelled(|out| out.iter().any(|(lost, _)| *lost == node))
     }
 
-    /// Repeats the request to `owner` until it answers with an outcome, or not at all.
+    /// Repeats the request to `owner` until the answer is an outcome, or the owner stays silent.
     async fn ask(
         &self,
         owner: NodeId,

@@ -1,25 +1,26 @@
-//! Shard ownership: one word for each shard in the memory pool, and every node's copy of the words
+//! Shard ownership: one word per shard in the memory pool, and every node's copy of the words
 //! (LOTUS §4.2, H19).
 //!
 //! # What it is
-//! The words stand in the header of the first group's region, on all of its replicas
-//! ([`OWNERS_OFFSET`]). The primary's decide: a shard changes hands by one compare-and-swap there
-//! ([`Coordinator::give`]). The backups' follow before any node learns of it, so a node serves a
-//! shard only by a word that outlives a memory node.
+//! The words are in the header of the first group's region, on all of the group's replicas
+//! ([`OWNERS_OFFSET`]). The primary's words decide: a shard changes hands by a compare-and-swap on
+//! the primary ([`Coordinator::give`]). The backups' words follow before any node learns of the
+//! change, so a node serves a shard only by a word that outlives the loss of a memory node.
 //!
 //! # Changing a word
-//! A live owner's own node alone, once no transaction holds a lock of the shard any more
-//! ([`crate::shards::hand_over`]). An owner that has been expelled is replaced by the shard's heir
-//! ([`crate::membership::members`]), when no node can still act on what it had granted (H4). So
-//! nothing that happens to shards waits for the authority, and yet the authority is above the
-//! words: an owner that it has expelled is none, whatever its words say. A node that knows of the
-//! expulsion ignores such words ([`ComputeNode::learn`](crate::node::shared::ComputeNode::learn)).
+//! Only a live owner's own node changes its words, once no transaction holds a lock of the shard
+//! any more ([`crate::shards::hand_over`]). An expelled owner is replaced by the shard's heir
+//! ([`crate::membership::members`]), when no node can still act on locks granted by that owner
+//! (H4). So changes of shards never wait for the authority, and yet the authority is above the
+//! words: an owner expelled by the authority is no owner, regardless of its words. A node that
+//! knows of the expulsion ignores such words
+//! ([`ComputeNode::learn`](crate::node::shared::ComputeNode::learn)).
 //!
 //! # How others learn
-//! A node that is asked for a lock of a shard it does not own answers with the owner. A word in the
-//! header counts the changes, and every node reads it with the horizon; when the count has moved,
-//! the node reads all owners. It also does so now and then with the count unchanged, because a node
-//! that changes an owner may die before it has counted. A new owner is told by the old one.
+//! A node asked for a lock of a foreign shard answers with the owner. A word in the header counts
+//! the changes, and every node reads the count with the horizon; when the count has moved, the node
+//! reads all owners. A node also reads all owners now and then with the count unchanged, because a
+//! node that changes an owner may die before counting. The old owner tells the new owner.
 //!
 //! Learning late, twice or out of order does no harm: the later epoch counts, and epochs are never
 //! reused.
@@ -113,8 +114,8 @@ fn read_words(batch: &mut Batch, primary: Replica) -> [Buffer; READS] {
 }
 
 impl Coordinator {
-    /// Reads the owners of all shards, and passes them to the node and to `hear`. Allocates
-    /// nothing, since it runs now and then beside transactions.
+    /// Reads the owners of all shards, and passes them to the node and to `hear`. Does not
+    /// allocate, since it runs periodically beside transactions.
     pub(crate) async fn refresh_owners(
         &self,
         mut hear: impl FnMut(ShardId, Owner),
@@ -123,7 +124,7 @@ impl Coordinator {
             let placed = self.configuration.placed();
             let read = |batch: &mut Batch| read_words(batch, self.primary(OWNERS_GROUP));
             let (done, buffers) = self.insist(read).await?;
-            // If the memory node was lost meanwhile, others do not go by its words.
+            // If the memory node was lost meanwhile, its words no longer count.
             if placed == self.configuration.placed() {
                 break (done, buffers);
             }
@@ -137,8 +138,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Changes the owners of shards, all at once. Returns for each whether it has changed as
-    /// wanted, now or before. The node learns the outcome.
+    /// Changes the owners of shards, all at once. Returns for each shard whether the wanted change
+    /// has happened, now or before. The node learns the outcome.
     pub(crate) async fn give(&self, transfers: &[Transfer]) -> Result<Vec<bool>, Fenced> {
         debug_assert!(
             transfers.iter().all(|one| one.from.epoch < one.to.epoch),
@@ -172,8 +173,8 @@ impl Coordinator {
         Ok(given)
     }
 
-    /// Raises a backup's words to those of `transfers`, whatever they are: earlier movers may have
-    /// died.
+    /// Raises a backup's words to the values in `transfers`, from any earlier value: earlier movers
+    /// may have died.
     pub(crate) async fn raise(
         &self,
         backup: Replica,
@@ -194,7 +195,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Swaps words of the primary; again, if another copy is the primary by then.
+    /// Swaps words of the primary; repeats if the primary has changed by then.
     async fn swap_primary(&self, wanted: &[(Transfer, Owner)]) -> Result<Vec<Owner>, Fenced> {
         loop {
             let primary = self.primary(OWNERS_GROUP);
@@ -251,5 +252,5 @@ impl Coordinator {
 }
 
 /// Most owners' words swapped in one batch: compare-and-swaps are the slowest verbs of memory
-/// nodes, and other verbs, beats among them, wait behind them.
+/// nodes, and other verbs, including beats, queue behind them.
 pub(crate) const ADOPTED_AT_ONCE: usize = 16;

@@ -1,4 +1,4 @@
-//! Errors of taking, reading and restoring snapshots, and what the caller may do about them.
+//! Errors of taking, reading and restoring snapshots, and the caller's possible reactions.
 
 use std::io;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use crate::api::error::{ClusterError, TxnError};
 
 /// Attempts at a snapshot that becomes too old, or whose compute node fails.
 const ATTEMPTS: u32 = 5;
-/// Attempts at a snapshot in which tables are dropped: each leaves out one more.
+/// Attempts at a snapshot during which tables are dropped: each attempt leaves out one more table.
 const MOST_DROPS: u32 = 100;
 
 /// Error of a snapshot operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The operating system refused. Nothing was restored; nothing is left of a snapshot that was
-    /// being taken, and an earlier one of that name is unchanged.
+    /// The operating system refused. Nothing was restored; an unfinished snapshot leaves no file,
+    /// and an earlier file of that name is unchanged.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The file does not begin as a snapshot does. Name another file.
@@ -35,20 +35,20 @@ pub enum SnapshotError {
     /// A checksum or a count does not hold. Use another snapshot.
     #[error("it is damaged")]
     Damaged,
-    /// The rows could not be read, and to repeat it would not help: the compute node takes no part
-    /// any more, or the last copies of rows are lost.
+    /// The rows could not be read, and a retry would not help: the compute node takes no part any
+    /// more, or the last copies of rows are lost.
     #[error("the rows could not be read: {0}")]
     Read(#[from] TxnError),
-    /// Versions that it needs were gone before they were read, even when it was begun anew. Try
-    /// again when there is less load, or with more memory for versions that writers displace.
+    /// Versions that the snapshot needs were gone before they were read, in repeated attempts, too.
+    /// Try again under less load, or with more memory for versions that writers displace.
     #[error("rows were overwritten faster than they could be read; try again under less load")]
     TooOld,
-    /// Tables were dropped when a part of them had been written, each time that it was begun anew.
-    /// Try again while no tables are dropped.
+    /// Tables were dropped after a part of their rows had been written, in every attempt. Try again
+    /// while no tables are dropped.
     #[error("tables were dropped while they were being read; try again while none is dropped")]
     Dropped,
-    /// No row could be read for a long time: transactions stand still, or a row stays locked. Look
-    /// at the nodes, and try again.
+    /// No row could be read for a long time: transactions stand still, or a row stays locked. Check
+    /// the nodes, and try again.
     #[error("no row could be read for {} s: {last}", .waited.as_secs())]
     Still {
         /// Time since the last row.
@@ -56,29 +56,31 @@ pub enum SnapshotError {
         /// Last error.
         last: TxnError,
     },
-    /// The coordinator is taking a snapshot already. Wait for that.
+    /// The coordinator is already taking a snapshot. Wait for its end.
     #[error("a snapshot is being taken already")]
     Busy,
-    /// A snapshot of a later time was begun meanwhile; it would count as the older one. Try again.
+    /// A snapshot of a later time was begun meanwhile; this snapshot would count as older. Try
+    /// again.
     #[error("another snapshot, of a later time, was begun meanwhile")]
     Overtaken,
-    /// The data is incomplete, for now or for good: a snapshot would pass for whole. Wait until the
-    /// cluster serves, if it ever does.
+    /// The data is incomplete, temporarily or permanently: a snapshot would pass for complete. Wait
+    /// until the cluster serves, if it ever does.
     #[error("not all data is there: {0}")]
     NotLoaded(&'static str),
-    /// The cluster has tables: a snapshot is restored into an empty one. Nothing was changed.
+    /// The cluster has tables: a snapshot is restored only into an empty cluster. Nothing was
+    /// changed.
     #[error("the cluster has tables already")]
     NotEmpty,
-    /// When a snapshot is taken: the authority has not answered for a minute, or its catalogue of
-    /// tables cannot be used. When one is restored: the tables could not be made or filled, and the
-    /// cluster is of no use any more.
+    /// Taking a snapshot: the authority has not answered for a minute, or its catalogue of tables
+    /// cannot be used. Restoring: the tables could not be created or filled, and the cluster is of
+    /// no use any more.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
 }
 
 impl SnapshotError {
-    /// Whether the error is the file's: it cannot be read, or is no whole snapshot of a known
-    /// format.
+    /// Whether the error lies in the file: it cannot be read, or is not a complete snapshot in a
+    /// known format.
     pub fn is_of_the_file(&self) -> bool {
         use SnapshotError::{Cut, Damaged, Foreign, Io, OtherFormat};
         matches!(self, Io(_) | Foreign | OtherFormat { .. } | Cut | Damaged)
@@ -94,7 +96,7 @@ impl SnapshotError {
     }
 
     /// Number of attempts after which this error is reported; `another` tells whether a compute
-    /// node of this process can make another one.
+    /// node of this process can make a further attempt.
     pub(super) fn attempts(&self, another: bool) -> u32 {
         match self {
             Self::TooOld | Self::Overtaken => ATTEMPTS,

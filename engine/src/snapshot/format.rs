@@ -15,15 +15,16 @@
 //! | 5 dropped | `count:32`: numbers of dropped tables that come next | any, from format 3 on |
 //! | 6 secret | `secret:128`, of the names of rows | at most one, second; from format 5 on |
 //!
-//! A beginning has the first three words in formats 2 and 3, and the first one in format 1.
+//! A begin block has the first three words in formats 2 and 3, and only the first word in format 1.
 //!
 //! A checksum is xxh3 over kind, length and payload, seeded with the checksum of the block before
 //! (for the first, with the hash of the head). So a block that is missing, repeated, moved or from
-//! another snapshot is found as surely as a flipped bit, and a truncated file lacks its end.
+//! another snapshot is detected as surely as a flipped bit, and a truncated file lacks its end
+//! block.
 //!
 //! # What it is not
 //! Remote memory: the file has no versions, addresses or writers, so it can be read into any
-//! cluster. Nor is it encrypted: whoever can read it has the rows, and the secret of their names.
+//! cluster. Nor is it encrypted: a reader of the file has the rows, and the secret of their names.
 
 use std::io::{self, Read, Write};
 
@@ -36,9 +37,9 @@ use super::error::SnapshotError;
 use crate::node::catalogue::{decode_spec, encode_spec};
 
 const MAGIC: [u8; 8] = *b"LOTUSNAP";
-/// The format that this module writes. It reads format 1 as well, which has no labels, 2, which
-/// knows no dropped tables, 3, whose labels have no life, and 4, which has no secret: the cluster
-/// that restores it draws one.
+/// Format that this module writes. It also reads format 1, which has no labels, format 2, which has
+/// no dropped tables, format 3, whose labels have no life, and format 4, which has no secret: the
+/// restoring cluster draws a secret.
 pub(crate) const FORMAT: u32 = 5;
 const UNLABELLED: u32 = 1;
 const WITHOUT_DROPPED: u32 = 2;
@@ -48,7 +49,7 @@ pub(super) const HEAD_BYTES: usize = 12;
 pub(super) const BLOCK_HEAD_BYTES: usize = 16;
 /// Largest payload, in bytes.
 const MAX_PAYLOAD_BYTES: usize = 1 << 24;
-/// Size from which a block of rows is ended, in bytes.
+/// Payload size, in bytes, from which a block of rows is ended.
 pub(crate) const ROWS_BYTES: usize = 64 << 10;
 
 const BEGIN: u32 = 1;
@@ -58,8 +59,7 @@ const END: u32 = 4;
 const DROPPED: u32 = 5;
 const SECRET: u32 = 6;
 
-/// A life of a cluster: from the moment at which it begins, with a snapshot or afresh, until its
-/// memory is gone.
+/// A life of a cluster: from its beginning, with a snapshot or afresh, until its memory is gone.
 #[derive(
     Clone,
     Copy,
@@ -73,34 +73,34 @@ const SECRET: u32 = 6;
     serde::Deserialize,
 )]
 pub struct SnapshotLife {
-    /// Number among the lives of the cluster, from 1 on; 0 where lives were not counted.
+    /// Number among the lives of the cluster, from 1 on; 0 if lives were not counted.
     pub number: u64,
     /// Id of the cluster, the same in all of its lives.
     pub cluster: u64,
-    /// Id of the life. Two lives that know nothing of each other have different ones, though they
-    /// may have the same number.
+    /// Id of the life. Two lives that do not know of each other have different ids, though they may
+    /// have the same number.
     pub id: u64,
 }
 
 /// Place of a snapshot in the order of its directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct SnapshotLabel {
-    /// Life of the cluster in which it was taken.
+    /// Life of the cluster in which the snapshot was taken.
     pub life: SnapshotLife,
     /// Sequence number, growing from one snapshot to the next, also across lives of a cluster; 0 if
-    /// it was not counted.
+    /// snapshots were not counted.
     pub sequence: u64,
-    /// Time of the clock when it was begun. Its timestamp may be ahead of that.
+    /// Clock time at the beginning of the snapshot. The snapshot timestamp may be ahead of it.
     pub taken: Nanos,
 }
 
 /// Head of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SnapshotHead {
-    /// Snapshot timestamp: the file has all that was committed up to it, and nothing else.
+    /// Snapshot timestamp: the file has all data committed up to this time, and nothing else.
     /// Nanoseconds since the Unix epoch, as far as the cluster's clocks were right.
     pub timestamp: Timestamp,
-    /// Life, sequence number, and time of the clock; for format 1, no life, 0 and the timestamp.
+    /// Life, sequence number and clock time; for format 1, no life, 0 and the timestamp.
     pub label: SnapshotLabel,
 }
 
@@ -150,18 +150,18 @@ impl SnapshotHead {
     }
 }
 
-/// Summary of a whole snapshot.
+/// Summary of a complete snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotInfo {
     /// Head of the snapshot.
     pub head: SnapshotHead,
     /// Number of tables.
     pub tables: u32,
-    /// Number of rows, of all tables together; an ordered table counts those in its leaves.
+    /// Number of rows, of all tables together; for an ordered table, the rows in its leaves.
     pub rows: u64,
     /// Size of the file, in bytes.
     pub bytes: u64,
-    /// Notes that its taker has added.
+    /// Notes added by the process that took the snapshot.
     pub notes: Vec<u8>,
 }
 
@@ -181,8 +181,8 @@ pub(super) fn magic(format: u32) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// Returns the head of a block. `before` is the checksum of the previous block, and becomes its
-/// own.
+/// Returns the head of a block. `before` is the checksum of the previous block, and becomes the
+/// checksum of this block.
 pub(super) fn block_head(before: &mut u64, kind: u32, payload: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
     *before = checksum(*before, kind, payload);
     let mut head = [0; BLOCK_HEAD_BYTES];
@@ -216,9 +216,9 @@ pub(crate) struct Writer<'a> {
 /// Rows of a file.
 #[derive(Clone, Copy, Default)]
 struct Count {
-    /// Rows as the file has them: of an ordered table, the nodes of its tree.
+    /// Rows as stored in the file: for an ordered table, the nodes of its tree.
     stored: u64,
-    /// Rows as the application has them.
+    /// Rows as the application counts them.
     rows: u64,
 }
 
@@ -248,7 +248,7 @@ impl<'a> Writer<'a> {
         self.block(TABLE, &payload)
     }
 
-    /// Notes that so many numbers of tables that follow are of dropped ones.
+    /// Records that the next `count` table numbers belong to dropped tables.
     pub(crate) fn dropped(&mut self, count: u32) -> io::Result<()> {
         self.block(DROPPED, &count.to_le_bytes())
     }
@@ -285,7 +285,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Rows of the application's in stored rows of an ordered table.
+/// Number of application rows in stored rows of an ordered table.
 fn rows_of_nodes(spec: &TableSpec, mut payload: &[u8]) -> u64 {
     let mut rows = 0;
     while let Some((_, value, behind)) = split_row(payload) {
@@ -299,7 +299,7 @@ pub trait SnapshotVisitor {
     /// Visits a table.
     ///
     /// # Errors
-    /// The visitor's own; the visit ends then.
+    /// The visitor's own; the visit ends with such an error.
     fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError>;
 
     /// Visits the secret of the names of rows, before all tables, if the file has one.
@@ -311,8 +311,8 @@ pub trait SnapshotVisitor {
         Ok(())
     }
 
-    /// Visits numbers of dropped tables, as many as `count`, which come before the next table's or
-    /// at the end.
+    /// Visits `count` numbers of dropped tables, which precede the next table's number or end the
+    /// list.
     ///
     /// # Errors
     /// As [`Self::table`].
@@ -347,7 +347,7 @@ pub fn read_snapshot_head(source: &mut dyn Read) -> Result<SnapshotHead, Snapsho
     Reader::begin(source)?.head()
 }
 
-/// Reads a snapshot from its first byte to its last. What the visitor has seen is valid only if
+/// Reads a snapshot from its first byte to its last. The visited tables and rows are valid only if
 /// this succeeds.
 ///
 /// # Errors

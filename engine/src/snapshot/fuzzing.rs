@@ -41,7 +41,7 @@ impl SnapshotVisitor for Checked {
     }
 }
 
-/// Reads a file; returns whether it is whole.
+/// Reads a file; returns whether it is complete.
 fn read(bytes: &[u8]) -> bool {
     let head = read_snapshot_head(&mut &*bytes);
     let mut checked = Checked::default();
@@ -52,8 +52,8 @@ fn read(bytes: &[u8]) -> bool {
     true
 }
 
-/// Reads a snapshot file: as it is; with valid checksums, so that the code after them is reached;
-/// and as a list of blocks, each `kind:8 bytes:16 payload`, after a format.
+/// Reads a snapshot file: unchanged; with valid checksums, to reach the code after the checksum
+/// check; and as a list of blocks, each `kind:8 bytes:16 payload`, after a format.
 pub fn snapshot(bytes: &[u8]) {
     read(bytes);
     let mut sealed = bytes.to_vec();
@@ -88,10 +88,10 @@ fn seal(bytes: &mut [u8]) {
     }
 }
 
-/// Returns a whole snapshot file.
+/// Returns a complete snapshot file.
 ///
 /// # Panics
-/// If it is not whole.
+/// If the file is incomplete.
 pub fn snapshot_sample() -> Vec<u8> {
     let timestamp = Timestamp::new(1_000_000).expect("63 bits");
     let life = SnapshotLife { number: 2, cluster: 3, id: 4 };

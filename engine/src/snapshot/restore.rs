@@ -1,8 +1,8 @@
 //! Restoring a snapshot into an empty cluster.
 //!
 //! The file is read twice: once to its end, so that no part of an incomplete file is ever used, and
-//! once to fill the tables, one after the other. All rows of a table are in this process's memory
-//! while it is filled. The nodes of an ordered table get new numbers, from 1 on
+//! once to fill the tables, one after the other. While a table is filled, all of its rows are in
+//! this process's memory. The nodes of an ordered table get new numbers, from 1 on
 //! ([`crate::node::node_numbers`]).
 
 use std::fs::File;
@@ -21,12 +21,13 @@ use crate::cluster::handle::Cluster;
 use crate::node::node_numbers::renumber;
 
 impl<M: Machines> Cluster<M> {
-    /// Makes and fills all tables of a snapshot, in a cluster that has none and serves no clients
-    /// yet; in the process of compute node 0. Commits from now on are later than the snapshot.
+    /// Creates and fills all tables of a snapshot, in a cluster that has no tables and serves no
+    /// clients yet; in the process of compute node 0. Commits from now on are later than the
+    /// snapshot.
     ///
     /// # Errors
-    /// `NotEmpty`, or an error of the file: then nothing was changed. `Cluster`, if there is no
-    /// room, or `Read`, if no timestamps are issued: then this cluster is of no use.
+    /// `NotEmpty`, or an error of the file: the cluster is unchanged. `Cluster`, if there is no
+    /// room, or `Read`, if no timestamps are issued: this cluster is of no use any more.
     pub fn restore(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
         let open = || File::open(path).map(|file| BufReader::with_capacity(1 << 20, file));
         self.restore_from(open()?, open()?)
@@ -61,8 +62,8 @@ impl<M: Machines> Cluster<M> {
         self.shared.nodes.iter().for_each(|node| node.oracle.skip(past));
         let config = &self.shared.config;
         let patience = config.lock_timeout + config.lease.unwrap_or_default();
-        // If the clocks were set back by more than a bound is ahead, this takes until the oracle
-        // has stored another bound.
+        // If the clocks were set back by more than the lead of a stored bound, this takes until the
+        // oracle has stored another bound.
         self.wait(self.submit(self.any_seat(), move |session| async move {
             let deadline = session.now().after(patience);
             let mut attempts = 0;
@@ -78,7 +79,7 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-/// Collects the rows of a table, and fills it when the next one begins.
+/// Collects the rows of a table, and fills the table when the next table begins.
 struct Filler<'a, M: Machines> {
     cluster: &'a Cluster<M>,
     table: Option<Rows>,
@@ -94,7 +95,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// The rows, to be changed where they are.
+    /// Rows for changes in place.
     fn each_mut(&mut self) -> impl Iterator<Item = (&mut PrimaryKey, &mut [u8])> {
         let (mut values, mut begin) = (&mut self.values[..], 0);
         self.keys.iter_mut().zip(&self.ends).map(move |(key, end)| {

@@ -1,14 +1,14 @@
 //! Reading all tables as of one timestamp, for a snapshot file.
 //!
-//! A job in a coroutine slot. It holds a snapshot ([`crate::scan::held`]), and reads table after
-//! table with [`crate::scan::reader`]. The rows go through a channel to the thread that writes the
-//! file, which sets the pace.
+//! The reading is a job in a coroutine slot. The job holds a snapshot ([`crate::scan::held`]), and
+//! reads table after table with [`crate::scan::reader`]. The rows go through a channel to the
+//! thread that writes the file, which sets the pace.
 //!
 //! # If the cluster stops meanwhile
 //! A page that cannot be read is read again ([`crate::scan::patience`]): while a table is dropped,
-//! or a node lost or taken in, the reader waits and then goes on where it was, at the same
-//! snapshot. A table that is dropped before its first page was sent is left out, like one that was
-//! dropped before. If one is dropped later, or the snapshot becomes too old, the file is of no use,
+//! or a node lost or taken in, the reader waits and then continues at the same place and snapshot.
+//! A table that is dropped before its first page was sent is left out, like a table dropped
+//! earlier. If a table is dropped later, or the snapshot becomes too old, the file is of no use,
 //! and the caller begins anew.
 
 use std::rc::Rc;
@@ -32,7 +32,7 @@ use crate::txn::session::Session;
 pub(crate) enum Piece {
     /// Begins the snapshot that was drawn.
     Begin(Timestamp),
-    /// Numbers of dropped tables, before the next table's.
+    /// Count of dropped tables' numbers that precede the next table's number.
     Dropped(u32),
     /// Begins a table.
     Table(TableSpec),
@@ -40,27 +40,27 @@ pub(crate) enum Piece {
     Rows(Vec<u8>, u64),
 }
 
-/// Error of reading all rows. Each has one cause.
+/// Error of reading all rows. Each variant has one cause.
 #[derive(Debug)]
 pub(crate) enum CopyError {
-    /// The coordinator reads all rows for another file.
+    /// The coordinator is reading all rows for another file.
     Busy,
-    /// The thread that writes has given up, and knows the reason.
+    /// The writing thread has given up, and knows the reason.
     WriterGone,
     /// The snapshot is not readable any more.
     TooOld,
-    /// A table was dropped when a part of it had been sent.
+    /// A table was dropped after a part of its rows had been sent.
     Dropped,
-    /// Nothing could be read for this time; the last error.
+    /// No row could be read for this time; the last error.
     Still(Duration, TxnError),
-    /// The catalogue cannot be read, or not be learned.
+    /// The catalogue cannot be read or learned.
     Tables(ClusterError),
-    /// An error that no repetition mends.
+    /// An error that a retry does not mend.
     Txn(TxnError),
 }
 
 impl CopyError {
-    /// Error for a reader that reports this error after waiting for so long.
+    /// Converts the error of a reader that has given up after waiting for `waited`.
     fn given_up(error: ReadError, waited: Duration) -> Self {
         match error {
             ReadError::TooOld => Self::TooOld,
@@ -73,7 +73,7 @@ impl CopyError {
 /// Reads all rows and sends them to `out`; returns the snapshot.
 ///
 /// # Errors
-/// Any makes the whole attempt invalid.
+/// Any error makes the whole attempt invalid.
 pub(crate) async fn read_all(
     mut session: Session,
     out: Sender<Piece>,
@@ -84,7 +84,7 @@ pub(crate) async fn read_all(
     let drawn = patience::draw(&session).await;
     let held = drawn.map_err(|(error, waited)| CopyError::given_up(error, waited))?;
     send(&out, Piece::Begin(held.snapshot())).await?;
-    // Tables known by now: commits to any others are later.
+    // Tables known by now: commits to any other table are later.
     learn_tables(&session).await?;
     let (tables, numbers) = coordinator.shared.tables_and_numbers();
     let mut next_number = 0;
@@ -102,7 +102,7 @@ pub(crate) async fn read_all(
     Ok(held.snapshot())
 }
 
-/// Learns the tables from the catalogue, and asks again while the authority does not answer.
+/// Learns the tables from the catalogue, and retries while the authority does not answer.
 async fn learn_tables(session: &Session) -> Result<(), CopyError> {
     let coordinator = session.coordinator();
     let (mut patience, mut attempts) = (RetryBudget::begin(coordinator), 0);
@@ -127,9 +127,9 @@ async fn learn_tables(session: &Session) -> Result<(), CopyError> {
 /// Copy of one table.
 struct TableCopy {
     table: Arc<TableDef>,
-    /// Number behind that of the table that was sent before.
+    /// Number after that of the table sent before.
     next_number: u32,
-    /// Whether any of it was sent.
+    /// Whether a part of the table was sent.
     begun: bool,
 }
 
@@ -137,7 +137,7 @@ impl TableCopy {
     /// Sends the table and its rows.
     ///
     /// # Errors
-    /// `Dropped`, with nothing sent if it has not [begun](Self::begun), and others.
+    /// `Dropped`, with nothing sent if the copy has not [begun](Self::begun), and others.
     async fn send_all(
         &mut self,
         session: &mut Session,
@@ -171,7 +171,7 @@ impl TableCopy {
         send(out, Piece::Table(self.table.spec().clone())).await
     }
 
-    /// Reads rows from a place on, and the place behind them.
+    /// Reads a page of rows from `place` on; returns it with the place behind the page.
     async fn page(
         &self,
         session: &mut Session,
@@ -205,7 +205,7 @@ async fn send(out: &Sender<Piece>, piece: Piece) -> Result<(), CopyError> {
     out.send(piece).await.map_err(|_| CopyError::WriterGone)
 }
 
-/// The one snapshot file that a coordinator reads for at a time.
+/// Right to read for a snapshot file; a coordinator reads for one file at a time.
 struct Alone<'a>(&'a Coordinator);
 
 impl<'a> Alone<'a> {

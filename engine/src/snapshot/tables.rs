@@ -10,13 +10,13 @@ use super::format::{SnapshotVisitor, read_snapshot};
 use crate::checks::trees::{number_of, visit_in_order};
 use crate::scan::ScanRow;
 
-/// Table of a file, with its rows: those of an ordered table in the order of their keys.
+/// Table of a file, with its rows; the rows of an ordered table are in key order.
 pub type SnapshotTable = (TableSpec, Vec<ScanRow>);
 
 /// Reads a whole snapshot.
 ///
 /// # Errors
-/// As [`read_snapshot`]; `Damaged` also if the nodes of an ordered table are no tree.
+/// As [`read_snapshot`]; `Damaged` also if the nodes of an ordered table do not form a tree.
 #[doc(hidden)]
 pub fn snapshot_tables(source: &mut dyn Read) -> Result<Vec<SnapshotTable>, SnapshotError> {
     let mut seen = Seen::default();

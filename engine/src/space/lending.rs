@@ -1,35 +1,36 @@
-//! Lending: gives free slots to a node that has none left, where no slab is left either.
+//! Lending: gives free slots to a node that has none left, if the group has no slab left either.
 //!
 //! # What it is
-//! A coordinator that finds no slot in a full group asks the other compute nodes, one after the
-//! other, until one gives it some: half of what that node has beyond its own reserve, or half of
-//! all it has if an update waits. The asker owns these slots from then on, like slots that it has
-//! freed itself.
+//! A coordinator that finds no slot in a full group asks the other compute nodes in turn, until a
+//! node gives some: half of the giver's slots beyond its reserve, or half of its whole stock if an
+//! update waits. The asker then owns these slots, like slots freed by its own transactions.
 //!
 //! | message | words |
 //! |---|---|
-//! | ask | its number; that of the last one answered, by which life; place; slot bytes; purpose |
-//! | answer | the number; the giver's life; slots |
+//! | ask | number; number of the last answered ask, giver's life; place; slot bytes; purpose |
+//! | answer | number of the ask; the giver's life; slots |
 //!
-//! The place is table, group and kind; a life is an incarnation. The purpose is 1 for an update,
-//! and in its upper half the number of dropped tables whose memory had been given back when the
-//! asker found the group full.
+//! The place is table, group and kind; a life is an incarnation. The purpose is 1 for an update;
+//! its upper half is the number of dropped tables whose memory had been given back when the asker
+//! found the group full.
 //!
 //! # Why no slot is ever free at two nodes
-//! Slots leave the giver's allocator before the answer is sent, and enter the asker's when it
-//! arrives. Numbers carry the asker's incarnation and grow, and each coordinator has one ask under
-//! way. The giver remembers each asker's last ask: the same number again is answered with the same
-//! slots, a lower one not at all. The asker accepts an answer only while it waits for that number.
+//! Slots leave the giver's allocator before the answer is sent, and enter the asker's allocator
+//! when the answer arrives. Numbers carry the asker's incarnation and grow, and a coordinator has
+//! one ask under way. The giver remembers the last ask of every asker: a repeated number is
+//! answered with the slots of the first answer, a lower number is not answered. The asker accepts
+//! an answer only while it waits for the answer's number.
 //!
 //! # If an answer is lost
-//! The next ask names the last one that was answered, and by which life of the giver. Slots given
+//! The next ask names the last answered ask, and the life of the giver that answered. Slots given
 //! for a later ask, or by another life, have not arrived and never will, because the asker no
-//! longer waits for them: the giver takes back those it gave in its current life. An ask that is
-//! repeated while the giver restarts may be answered by both its lives; the asker takes one answer.
-//! Slots are lost if an asker ends without asking again, or a giver with its answer on the way.
+//! longer waits for them: the giver takes back the slots given in its current life. If an ask is
+//! repeated while the giver restarts, both of the giver's lives may answer; the asker takes one
+//! answer. Slots are lost if an asker ends without asking again, or if a giver ends with its answer
+//! on the way.
 //!
 //! # Pace
-//! Once no node had any, the next ask for such slots waits for [`PAUSE`] intervals of the horizon.
+//! If no node had slots, the next ask for such slots waits for [`PAUSE`] intervals of the horizon.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -44,9 +45,9 @@ use crate::node::coordinator::Coordinator;
 use crate::node::messages::{ASK_AGAIN, decode, encode};
 use crate::node::slots::Use;
 
-/// RPC service by which nodes ask each other for free slots.
+/// RPC service for requests of free slots between nodes.
 const SERVICE: Service = Service(5);
-/// Limit of the slots in one answer.
+/// Limit of the slots in an answer.
 const MOST_GIVEN: u64 = 64;
 /// Number of messages to a node that does not answer.
 const TRIES: u32 = 3;
@@ -73,7 +74,7 @@ impl Ask {
         [self.number, self.answered.number, self.answered.life, place, self.bytes, update | cleared]
     }
 
-    /// `None` if the words are no valid ask in a cluster of `groups` groups.
+    /// `None` if the words are not a valid ask in a cluster of `groups` groups.
     fn from_words(words: &[u64], groups: u16) -> Option<Self> {
         let [number, answered, life, place, bytes, wanted] = *words else { return None };
         let answered = Answered { number: answered, life };
@@ -90,7 +91,7 @@ impl Ask {
     }
 }
 
-/// Giver's memory: the last ask of each asker, and the slots given for it.
+/// Giver's memory: the last ask of every asker, and the slots given for it.
 struct Counter {
     /// Incarnation of the giver.
     life: u64,
@@ -108,8 +109,8 @@ impl Counter {
         Self { life: u64::from(life.raw()), last: BTreeMap::new() }
     }
 
-    /// Slots for an ask; `None` if the ask is out of date. `give` takes slots out of the free ones,
-    /// `take_back` returns one.
+    /// Slots for an ask; `None` if the ask is out of date. `give` takes slots out of the free
+    /// slots, `take_back` returns a slot.
     fn receive(
         &mut self,
         from: Endpoint,
@@ -125,7 +126,7 @@ impl Counter {
             let slots = give();
             let given = Given { number: ask.number, purpose: ask.purpose, slots };
             if let Some(before) = self.last.insert(from, given) {
-                // What has arrived at an asker's former life is not known.
+                // Slots that arrived at a former life of the asker are unknown.
                 let same = before.number >> COUNT_BITS == ask.number >> COUNT_BITS;
                 if same && !self.has_arrived(before.number, ask.answered) {
                     before.slots.into_iter().for_each(|slot| take_back(before.purpose, slot));
@@ -135,13 +136,14 @@ impl Counter {
         self.last.get(&from).map(|given| &given.slots[..])
     }
 
-    /// Whether the asker has received what this life of the giver gave for the ask of this number.
+    /// Whether the asker has received the slots that this life of the giver gave for the ask
+    /// `number`.
     fn has_arrived(&self, number: u64, answered: Answered) -> bool {
         answered.life == self.life && number <= answered.number
     }
 }
 
-/// Lets coordinator 0 give other nodes slots that its own node does not need.
+/// Lets coordinator 0 give surplus slots of its node to other nodes.
 pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     if coordinator.thread != 0 {
         return;
@@ -169,7 +171,7 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
 }
 
 impl Coordinator {
-    /// Takes slots for another node out of the free ones.
+    /// Takes slots for another node out of the free slots.
     fn give_slots(&self, ask: &Ask) -> Vec<u64> {
         let slots = &self.node.slots;
         // The asker found no slab, and all nodes share the group's slabs.
@@ -199,8 +201,8 @@ impl Coordinator {
         given
     }
 
-    /// Asks other nodes for slots; returns whether there may be some now. Runs in a task of its
-    /// own, so that no answer is lost with the transaction that needs it.
+    /// Asks other nodes for slots; returns whether slots may be available now. Runs in a separate
+    /// task, so that a dropped transaction does not lose an answer.
     #[cold]
     pub(crate) async fn borrow_slots(
         self: &Rc<Self>,
@@ -220,7 +222,7 @@ impl Coordinator {
             while asks.under_way.get() {
                 self.executor.sleep(ASK_AGAIN).await;
             }
-            // That ask may have brought such slots; if not, the caller asks again.
+            // The ask under way may have brought such slots; if not, the caller asks again.
             return true;
         }
         asks.under_way.set(true);
@@ -233,7 +235,7 @@ impl Coordinator {
                 asks.fruitless.borrow_mut().insert(kind, coordinator.executor.now());
             }
             asks.under_way.set(false);
-            // A dropped transaction does not wait any more.
+            // A dropped transaction no longer waits.
             let _ = sender.try_send(found);
         });
         outcome.recv().await.unwrap_or(false)
@@ -255,7 +257,7 @@ impl Coordinator {
         false
     }
 
-    /// Asks one node; returns whether it gave any slot.
+    /// Asks one node; returns whether it gave slots.
     async fn ask_for_slots(
         &self,
         giver: NodeId,

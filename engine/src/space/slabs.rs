@@ -1,31 +1,32 @@
-//! Taking slabs from the memory nodes: the one allocation that needs the network.
+//! Taking slabs from the memory nodes: the only allocation that needs the network.
 //!
-//! The cursor in a group's header page on the primary is advanced by compare-and-swap: adding first
-//! and looking afterwards would push it past the end of a full region. The coordinator that takes
-//! slabs then enters them in the directory of every replica. Offsets mean the same on all of them,
-//! so replicas stay byte for byte alike (DESIGN §4). A slab is used only once every directory names
-//! it. A node that dies between the two steps leaks the slabs it took, nothing else.
+//! The cursor in a group's header page on the primary is advanced by compare-and-swap: a
+//! fetch-and-add followed by a check would push the cursor past the end of a full region. After
+//! taking slabs, the coordinator enters them in the directory of every replica. Offsets mean the
+//! same on every replica, so replicas stay byte for byte alike (DESIGN §4). A slab is used only
+//! once every directory names it. A node that dies between the two steps leaks only the slabs it
+//! took.
 //!
 //! # The reserve
-//! The last slabs of a group are for overflow buckets alone
-//! ([`RegionLayout::reserved_slabs`]): rows that are inserted in the place of deleted ones need no
-//! record slab, but now and then a bucket. Other uses leave as many slabs marked free as are
-//! missing from the reserve.
+//! The last slabs of a group are for overflow buckets alone ([`RegionLayout::reserved_slabs`]):
+//! rows that are inserted in the place of deleted rows need no record slab, but now and then a
+//! bucket. Other uses leave as many slabs marked free as are missing from the reserve.
 //!
 //! # Slabs of dropped tables
 //! When the cursor has reached the end, slabs that were marked free
 //! ([`crate::memory_nodes::clearing`]) are taken: the word in the primary's directory is swapped
 //! for the entry, which makes the slab the taker's, then the entry is written on every replica. A
-//! slab that the primary shows as free is free, and all zeroes, on every replica. Entries carry the
-//! number of the taking: a coordinator that has no answer to its swap repeats it, and knows its own
-//! entry if it finds that.
+//! slab that the primary shows as free is free, and zeroed, on every replica. Entries carry the
+//! number of the allocation: a coordinator without an answer to its swap repeats the swap, and
+//! recognises its own entry if the first swap took effect.
 //!
 //! # Promoted copies
-//! A backup's cursor stays where it was formatted. After a promotion, each coordinator raises the
-//! cursor beyond all slabs that the directory names, before it takes its first one there. No other
-//! slab is about to be entered then: before transactions resume, slabs being taken are entered, and
-//! entries that dead nodes made on some copy are made on all ([`crate::memory_nodes::changes`]). So
-//! an allocation that overlaps a promotion completes with the old primary's cursor, or gives up.
+//! A backup's cursor stays at its initial value. After a promotion, a coordinator raises the cursor
+//! beyond every slab in the directory before its first allocation. No further slab is about to be
+//! entered at that time: before transactions resume, slabs being taken are entered, and entries
+//! that dead nodes made on some copy are made on all copies ([`crate::memory_nodes::changes`]). An
+//! allocation that overlaps a promotion therefore completes with the old primary's cursor, or gives
+//! up.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -49,13 +50,13 @@ use crate::node::verbs::RETRY_PAUSE;
 const SWAPS_AT_ONCE: usize = 256;
 /// Intervals of the horizon between two searches of a full group.
 const SEARCH_PAUSE: u32 = 64;
-/// Number of times that a thread that is no coordinator posts a batch to a node that does not
-/// answer.
+/// Number of times that a thread other than a coordinator posts a batch to an unresponsive node.
 const TRIES: usize = 3;
 /// Size of a stretch, the unit in which regions are pre-faulted: two huge pages.
 const STRETCH_BYTES: u64 = 4 << 20;
 
-/// First slab of a stretch: returns the next stretch's offset, to pre-fault it. `None` otherwise.
+/// Returns the offset of the next stretch, to pre-fault it, if the slab is the first of its
+/// stretch. `None` otherwise.
 fn stretch_ahead(slab: u64) -> Option<u64> {
     (slab % STRETCH_BYTES < SLAB_BYTES).then(|| slab - slab % STRETCH_BYTES + STRETCH_BYTES)
 }
@@ -63,7 +64,7 @@ fn stretch_ahead(slab: u64) -> Option<u64> {
 /// Error of an allocation of slabs.
 #[derive(Debug)]
 pub(crate) enum SlabError {
-    /// The region has no room for them; none was taken.
+    /// The region has no room for the slabs; none was taken.
     Full,
     /// The memory nodes did not answer.
     Fabric(BatchError),
@@ -76,8 +77,8 @@ impl From<BatchError> for SlabError {
 }
 
 /// Takes enough contiguous slabs for `bytes` in the group stored at `replicas` and enters them
-/// everywhere; returns the offset of the first. For threads that are no coordinators: memory nodes
-/// that do not answer within some tries may keep what was taken.
+/// everywhere; returns the offset of the first slab. For threads other than coordinators: memory
+/// nodes that do not answer within some tries may keep the slabs taken.
 pub(crate) async fn take_slabs(
     lane: &Lane,
     replicas: &ReplicaSet,
@@ -107,7 +108,7 @@ pub(crate) async fn take_slabs(
     Ok(offset)
 }
 
-/// Reads the primary's cursor; returns the number of free slabs that this use leaves alone.
+/// Reads the primary's cursor; returns the number of free slabs to leave for overflow buckets.
 async fn kept_back(
     lane: &Lane,
     primary: Replica,
@@ -120,8 +121,8 @@ async fn kept_back(
 }
 
 /// Looks for `count` contiguous slabs that the primary's directory shows as free, from offset
-/// `from` on, beside at least `left` other free ones. Returns the offset of the first; `None` if
-/// there are none.
+/// `from` on, if at least `left` further slabs are free. Returns the offset of the first slab;
+/// `None` if the search fails.
 async fn find_free(
     lane: &Lane,
     primary: Replica,
@@ -148,9 +149,9 @@ async fn find_free(
     Ok(None)
 }
 
-/// Swaps the words of free slabs in the primary's directory for `entry`. Returns those that hold it
-/// now. May be repeated after an error: the entry's number tells its own swap, whose answer was
-/// lost, from others'.
+/// Swaps the words of free slabs in the primary's directory for `entry`. Returns the slabs that
+/// hold `entry` now. May be repeated after an error: the entry's number identifies a swap of this
+/// caller whose answer was lost.
 async fn claim(
     lane: &Lane,
     primary: Replica,
@@ -168,7 +169,7 @@ async fn claim(
     Ok(taken.map(|(slab, _)| slab).collect())
 }
 
-/// Claims `count` contiguous slabs: all or none. Returns whether all of them were free.
+/// Claims `count` contiguous slabs: all or none. Returns whether every slab was free.
 async fn claim_all(
     lane: &Lane,
     primary: Replica,
@@ -190,7 +191,7 @@ async fn claim_all(
     Ok(false)
 }
 
-/// Repeats a batch of a thread that is no coordinator, over new connections, for some tries.
+/// Repeats a batch of a thread other than a coordinator, over new connections, for some tries.
 async fn repeat<T>(
     lane: &Lane,
     post: impl AsyncFn() -> Result<T, BatchError>,
@@ -201,7 +202,7 @@ async fn repeat<T>(
         match post().await {
             Err(error) if left > 0 => {
                 for failure in error.failures() {
-                    // The next try says whether that has helped.
+                    // The next try shows whether the reconnection has helped.
                     let _ = lane.reconnect(failure.node).await;
                 }
             }
@@ -210,7 +211,7 @@ async fn repeat<T>(
     }
 }
 
-/// Marks slabs free in the directory of one replica that hold `entry` there. May be repeated.
+/// Marks the slabs that hold `entry` as free in the directory of one replica. May be repeated.
 async fn free(
     lane: &Lane,
     replica: Replica,
@@ -254,7 +255,7 @@ async fn advance_cursor(
     }
 }
 
-/// Reads directory words from that of `slab` on: as many as one READ brings.
+/// Reads directory words from the word of `slab` on: as many as one READ brings.
 pub(crate) async fn directory_from(
     lane: &Lane,
     replica: Replica,
@@ -268,8 +269,8 @@ pub(crate) async fn directory_from(
     Ok(batch.post().await?.words(words).to_vec())
 }
 
-/// Reads the end of the allocated part of a group from one of its copies, whether that copy ever
-/// was the primary or not.
+/// Reads the end of the allocated part of a group from one of its copies, whether the copy ever was
+/// the primary or not.
 pub(crate) async fn allocated_end(
     lane: &Lane,
     replica: Replica,
@@ -306,7 +307,7 @@ pub(crate) async fn marked_free(
     Ok(free)
 }
 
-/// Raises the cursor of a copy beyond all slabs that its directory names.
+/// Raises the cursor of a copy beyond every slab in its directory.
 async fn raise_cursor(
     lane: &Lane,
     replica: Replica,
@@ -326,7 +327,7 @@ async fn raise_cursor(
     Ok(())
 }
 
-/// Enters slabs in the directory of every replica, for threads that are no coordinators.
+/// Enters slabs in the directory of every replica, for threads other than coordinators.
 pub(crate) async fn enter_with_retries(
     lane: &Lane,
     replicas: &ReplicaSet,
@@ -355,7 +356,7 @@ async fn enter(
 }
 
 /// Marks slabs free that were taken, entered everywhere and not used. The primary's directory comes
-/// last: once it shows them as free they are anybody's.
+/// last: slabs shown there as free may be taken by any node.
 pub(crate) async fn give_back(
     lane: &Lane,
     replicas: &ReplicaSet,
@@ -378,7 +379,7 @@ type Taken = Result<(), TxnError>;
 /// Answers the transaction that waits for a slab.
 type Waiting = async_channel::Sender<Taken>;
 
-/// Guard of a slab that was taken and is not entered everywhere yet.
+/// Guard of a slab that was taken and is not yet entered everywhere.
 struct Stalled<'a> {
     of: &'a RefCell<Vec<Purpose>>,
     purpose: Purpose,
@@ -391,10 +392,10 @@ impl Drop for Stalled<'_> {
 }
 
 impl Coordinator {
-    /// Adds a slab for at least one slot of `bytes` to this coordinator's own.
+    /// Adds a slab for at least one slot of `bytes` to this coordinator's slabs.
     ///
-    /// A task of the coordinator does the work, not the calling transaction: even if that is
-    /// dropped, a slab that was taken is entered in every directory and then used.
+    /// A task of the coordinator does the work, not the calling transaction: even if the
+    /// transaction is dropped, a slab that was taken is entered in every directory and then used.
     #[cold]
     pub(crate) async fn take_slab(
         self: &Rc<Self>,
@@ -404,7 +405,8 @@ impl Coordinator {
     ) -> Taken {
         debug_assert!(bytes <= SLAB_BYTES, "I20: a slot fits a slab");
         if self.stalled.borrow().contains(&purpose) {
-            // A slab is already taken and cannot be entered for now; neither could another.
+            // A slab is already taken and cannot be entered for now; a second slab could not be
+            // either.
             return Err(TxnError::Timeout);
         }
         let (sender, outcome) = async_channel::bounded(1);
@@ -426,8 +428,8 @@ impl Coordinator {
             owner: self.node.incarnation,
             take: self.node.slots.next_take(),
         };
-        // Use this copy's cursor to the end. A copy that is promoted meanwhile has its own cursor,
-        // which is not used before all slabs taken by this one are entered.
+        // Use this copy's cursor to the end. A copy promoted meanwhile has its own cursor, which is
+        // not used before every slab of this cursor is entered.
         let (replicas, placed) = (self.replicas(group), self.configuration.placed());
         if self.must_raise_cursor(group) {
             if let Err(error) = raise_cursor(lane, replicas.primary(), layout).await {
@@ -481,7 +483,7 @@ impl Coordinator {
                 slots.set_searched(purpose.group, cleared, from);
             }
             let slab = found.ok_or(TxnError::TableFull { table: purpose.table })?;
-            // A swap whose answer was lost may have made the slab this coordinator's.
+            // A swap whose answer was lost may have taken the slab for this coordinator.
             let claimed = loop {
                 match claim(lane, primary(), &[slab], entry).await {
                     Ok(claimed) => break claimed,
@@ -495,9 +497,9 @@ impl Coordinator {
         }
     }
 
-    /// Searches a full group for slabs that were marked free since, unless it has been searched a
-    /// moment ago. Returns whether there was one for this purpose; slabs are taken from the group
-    /// again then.
+    /// Searches a full group for slabs that were marked free since, unless the group has been
+    /// searched a moment ago. Returns whether the search found a slab for this purpose; the group
+    /// then allows slabs to be taken again.
     #[cold]
     pub(crate) async fn finds_free_slab(
         &self,
@@ -530,10 +532,10 @@ impl Coordinator {
         Ok(!slots.is_full_for(purpose))
     }
 
-    /// Lets time pass after a failure in the middle of taking a slab, and answers who waits for it.
+    /// Pauses after a failure in the middle of taking a slab, and answers the waiting transaction.
     ///
     /// # Errors
-    /// `Fenced`, if the slab is taken no further.
+    /// `Fenced`, if the allocation of the slab ends.
     async fn stall(&self, purpose: Purpose, error: BatchError, waiting: &Waiting) -> Taken {
         self.stalled.borrow_mut().push(purpose);
         let revoked = error.failures().iter().any(|failure| failure.error == VerbError::Revoked);

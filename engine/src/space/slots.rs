@@ -1,35 +1,35 @@
-//! Free slots of a compute node: where they are, and which uses may take them.
+//! Free slots of a compute node: storage places and permitted uses.
 //!
-//! # Where they are
-//! Each coordinator cuts slots from slabs of its own and keeps those that its transactions release,
-//! so an ordinary commit involves no other thread. Surplus slots go to an allocator that the node's
-//! coordinators share, and are taken from there before another slab is.
+//! # Places
+//! Each coordinator cuts slots from its own slabs and keeps the slots released by its transactions,
+//! so an ordinary commit involves no other thread. Surplus slots go to an allocator shared by the
+//! node's coordinators, which is tried before a new slab is taken.
 //!
 //! Once a group has no slab left for records
-//! ([`NodeSlots::is_full`](crate::node::slots::NodeSlots::is_full)), every free slot of it is
-//! shared: each coordinator gives the node its free slots as soon as it looks, and takes slots one
-//! by one. Overflow buckets still have a reserve of slabs ([`crate::space::slabs`]). If the node
-//! has no slot and there is no slab, the node searches the group for slabs that have been marked
-//! free since, now and then, and asks the other nodes ([`crate::space::lending`]).
+//! ([`NodeSlots::is_full`](crate::node::slots::NodeSlots::is_full)), every free slot of the group
+//! is shared: a coordinator gives its free slots to the node as soon as it notices, and takes slots
+//! one by one. Overflow buckets still have a reserve of slabs ([`crate::space::slabs`]). If the
+//! node has neither slot nor slab, it searches the group at intervals for slabs that have been
+//! marked free since, and asks the other nodes ([`crate::space::lending`]).
 //!
-//! # Which uses may take them
+//! # Permitted uses
 //! | use | with slabs left | in a full group |
 //! |---|---|---|
 //! | [`Use::Insert`] | beyond the reserve, or another slab | beyond the reserve, or others' |
 //! | [`Use::Update`] | any, or another slab | any, another node's, and those soon to be freed |
 //! | [`Use::Spare`] | beyond the reserve, or another slab | beyond the reserve, or none |
 //!
-//! Slots that another node has given for inserts do not fill up this node's reserve: they stay for
-//! inserts, here or at a third node, or are taken by updates.
+//! Slots given by another node for inserts do not fill up this node's reserve: inserts take them,
+//! here or at a third node, or updates do.
 //!
 //! The reserve ([`lotus_mvcc::slab::reserve`]) is for the second slot of rows that have been
-//! written once. An update that takes one in a full group gives up the row's older slot soon
-//! afterwards ([`crate::upkeep::trim`]), so that the reserve does not run out. A delete never fails
-//! for want of a slot: it leaves a tombstone without a record.
+//! written once. An update that takes a reserve slot in a full group gives up the row's older slot
+//! soon afterwards ([`crate::upkeep::trim`]), so that the reserve does not run out. A delete never
+//! fails for lack of a slot: it leaves a tombstone without a record.
 //!
 //! # If a node stops
-//! Its free slots are lost, as its slabs are not searched yet: no other node knows them, so none is
-//! ever used twice.
+//! Its free slots are lost, because its slabs are not searched yet. They are unknown to other
+//! nodes, so no slot is ever used twice.
 
 use std::rc::Rc;
 
@@ -60,7 +60,7 @@ impl Coordinator {
         slot.or_else(|| wanted.take(&mut shared, purpose, bytes))
     }
 
-    /// Takes one of the node's shared slots, this coordinator's own among them.
+    /// Takes a shared slot of the node, after sharing this coordinator's own slots.
     #[cold]
     fn take_shared(&self, wanted: Use, purpose: Purpose, bytes: u64) -> Option<u64> {
         let mut shared = self.node.slots.lock();
@@ -68,7 +68,7 @@ impl Coordinator {
         wanted.take(&mut shared, purpose, bytes)
     }
 
-    /// Releases a slot that no cell names any more.
+    /// Releases a slot that is no longer named by a cell.
     #[inline]
     pub(crate) fn release_slot(&self, purpose: Purpose, slot: u64) {
         debug_assert!(slot != 0, "I202: only a slot that a cell has named is released");
@@ -82,8 +82,8 @@ impl Coordinator {
         }
     }
 
-    /// Gives the node this coordinator's free slots of full groups, and those of displaced versions
-    /// that no snapshot needs any more.
+    /// Gives the node this coordinator's free slots of full groups, and the slots of displaced
+    /// versions that no snapshot needs any more.
     pub(crate) fn share_slots(&self) {
         let horizon = self.node.horizon.get();
         for (GroupId(group), _) in self.shared.placement.groups() {
@@ -97,8 +97,8 @@ impl Coordinator {
         }
     }
 
-    /// Looks for slots after [`Self::take_slot`] has found none: in another slab, or at another
-    /// node. After `Ok` there may be some.
+    /// Looks for slots after [`Self::take_slot`] has found none: in a further slab, or at other
+    /// nodes. After `Ok`, slots may be available.
     #[cold]
     pub(crate) async fn find_slots(
         self: &Rc<Self>,
@@ -108,7 +108,8 @@ impl Coordinator {
         bytes: u64,
     ) -> Result<(), TxnError> {
         if !self.node.slots.is_full_for(purpose) {
-            // Known before the search: memory that is given back meanwhile is looked at again.
+            // Read before the search, so that memory given back during the search is looked at
+            // again.
             let cleared = self.node.slots.cleared();
             let taken = self.take_slab(purpose, group, bytes).await;
             if !matches!(taken, Err(TxnError::TableFull { .. })) {
@@ -124,7 +125,7 @@ impl Coordinator {
         match wanted {
             Use::Spare => return Err(full),
             Use::Insert => self.node.slots.miss(wanted, self.executor.now()),
-            // Counted as a miss only once it has to wait.
+            // Counted as a miss only once the update has to wait.
             Use::Update => {}
         }
         if self.borrow_slots(wanted, purpose, bytes).await { Ok(()) } else { Err(full) }

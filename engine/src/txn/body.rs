@@ -1,4 +1,4 @@
-//! Buffers of a transaction: its rows, their values, and what execution and commit need of them.
+//! Buffers of a transaction: rows, values, and the working state of execution and commit.
 
 use crate::api::error::TxnError;
 use crate::node::coordinator::{Coordinator, Tables};
@@ -33,7 +33,7 @@ impl Item {
         Self(index)
     }
 
-    /// Returns its place in its transaction, from zero.
+    /// Returns the place of the item in its transaction, from zero.
     #[inline]
     pub fn index(self) -> u32 {
         self.0
@@ -62,9 +62,9 @@ pub(crate) enum Access {
     Read,
     Write,
     Insert,
-    /// Internal: take the row away, if it is deleted.
+    /// Internal: remove the row, if it is deleted.
     Purge,
-    /// Internal: take the slot of an older version away.
+    /// Internal: free the slot of an older version.
     Trim,
 }
 
@@ -77,7 +77,7 @@ pub(crate) enum Change {
     Delete,
     /// Free the row's CVT and all its slots.
     Purge,
-    /// Take a cell's version and slot.
+    /// Remove a cell's older version and free the slot.
     Trim,
 }
 
@@ -91,13 +91,13 @@ pub(crate) struct Target {
     pub(crate) cell: Cell,
     /// Offset of the cell's home slot; 0 if the table's cells have none.
     pub(crate) home: u64,
-    /// Slot that the new record goes to unless another is reserved: the one that the cell names, or
-    /// its home; 0 for none.
+    /// Slot for the new record unless another slot is reserved: the cell's current slot, or the
+    /// home slot; 0 for none.
     pub(crate) slot: u64,
-    /// Version that follows the one displaced, if any is.
+    /// Version that follows the displaced version, if a version is displaced.
     pub(crate) successor: Option<Timestamp>,
-    /// The newest committed version, which the new one follows, and the slot of its record; for a
-    /// new CVT, the timestamp since which the row is known to be absent, and 0.
+    /// The newest committed version, which the new version follows, and the slot of its record; for
+    /// a new CVT, the timestamp since which the row is known to be absent, and 0.
     pub(crate) previous: Timestamp,
     pub(crate) predecessor: u64,
     /// Whether the CVT itself is new, so that the header is written as well.
@@ -123,19 +123,19 @@ impl Target {
     }
 }
 
-/// Buckets allocated for an insert into a full chain. They join the chain when the transaction
-/// commits, and are free memory until then.
+/// Buckets allocated for an insert into a full chain. The buckets join the chain when the
+/// transaction commits, and are free memory until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrownChain {
     pub(crate) table: TableId,
     pub(crate) group: GroupId,
-    /// Offset of the chain's last bucket; its overflow word will name the new ones.
+    /// Offset of the chain's last bucket; its overflow word will name the new buckets.
     pub(crate) tail: u64,
     pub(crate) buckets: Overflow,
 }
 
 impl GrownChain {
-    /// Purpose of the slot that the buckets are in.
+    /// Purpose of the slot that contains the buckets.
     pub(crate) fn slots(&self) -> Purpose {
         let kind = if self.buckets.is_fan() { SlotKind::Fan } else { SlotKind::Bucket };
         purpose(self.table, self.group, kind)
@@ -146,7 +146,7 @@ impl GrownChain {
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) table: TableId,
-    /// Name of the row, which it may share with others, and what tells it from them.
+    /// Name of the row, which several rows may share, and the mark that distinguishes such rows.
     pub(crate) key: Key,
     pub(crate) mark: KeyMark,
     /// The replica group of the key's shard.
@@ -161,7 +161,7 @@ pub(crate) struct Row {
     pub(crate) writer: Option<TxnId>,
     pub(crate) target: Option<Target>,
     pub(crate) change: Change,
-    /// Record slot taken for this write, which no cell names yet.
+    /// Record slot taken for this write; no cell names the slot yet.
     pub(crate) reserved: Option<u64>,
 }
 
@@ -184,9 +184,9 @@ impl Row {
         purpose(self.table, self.group, SlotKind::Record)
     }
 
-    /// Error for a record that is not this row's, for a reason, if that is no passing state: the
-    /// row's CVT is another's, with which it shares name and mark. Otherwise the record's slot has
-    /// a new tenant.
+    /// Error for a record that was rejected for the reason `why`. `KeyCollision` if the row's CVT
+    /// belongs to another row with the same name and mark. Otherwise `None`: the record's slot was
+    /// reused, a passing state.
     #[cold]
     pub(crate) fn collision(&self, def: &TableDef, why: Reject, words: &[u64]) -> Option<TxnError> {
         if why != Reject::OtherRow {
@@ -197,7 +197,7 @@ impl Row {
         (def.name(&other) == self.name()).then_some(TxnError::KeyCollision { table, key })
     }
 
-    /// What becomes of reading this row, locked, while its newest version is not known.
+    /// Next step in reading this locked row, while its newest version is unknown.
     #[cold]
     pub(crate) fn undecided(&self, found: Newest) -> Result<Next, TxnError> {
         match found {
@@ -236,21 +236,21 @@ pub(crate) struct Body {
     pub(crate) plan: CommitPlan,
     pub(crate) tables: Option<Tables>,
     pub(crate) snapshot: Option<Timestamp>,
-    /// Whether reads follow a row's records back without a limit.
+    /// Whether reads follow the chain of a row's older records without a limit.
     pub(crate) goes_far_back: bool,
-    /// Configuration epoch that it reads under.
+    /// Configuration epoch of the transaction's reads.
     pub(crate) epoch: Epoch,
-    /// Slots of the rows to be purged, by their place in `rows`; a purge has no other rows.
+    /// Record slots of the rows to purge, by the row's place in `rows`; a purge has no other rows.
     pub(crate) freed: Vec<(usize, u64)>,
     /// Whether this is a purge.
     pub(crate) purges: bool,
     /// Whether this is a trim.
     pub(crate) trims: bool,
-    /// Piece to write to a memory node, if the transaction is for that.
+    /// Piece to write to a memory node, if the transaction fills one.
     pub(crate) piece: Option<Piece>,
-    /// Number of executions so far.
+    /// Number of rounds of lock requests so far.
     pub(crate) rounds: u16,
-    /// Whether the attempt goes on although others use its rows; what it writes is lost.
+    /// Whether the attempt goes on although other attempts use its rows; its writes are lost.
     #[cfg(feature = "sabotage")]
     pub(crate) is_beside: bool,
 }
@@ -338,12 +338,12 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the number of rows to write, after checking that all of them can be written.
+    /// Returns the number of rows to write, after checking that every change is valid.
     pub(crate) fn check_changes(&self, coordinator: &Coordinator) -> Result<usize, TxnError> {
         let limit = usize::from(coordinator.shared.log.max_writes());
         let mut writes = 0;
         for row in self.rows.iter().filter(|row| row.change != Change::None) {
-            // It was put before it was executed, and turned out not to exist.
+            // The row was put before it was executed, and turned out not to exist.
             if row.access == Access::Write && row.value.is_none() {
                 return Err(TxnError::NotFound { table: row.table, key: row.primary_key.into() });
             }
@@ -369,10 +369,10 @@ impl Body {
         }
     }
 
-    /// Conflict error for a lock, naming the row that the lock is for. A bucket's lock is for no
-    /// row in particular, so the error names a row of the same table if there is one, else any.
-    /// `Timeout` if there is no row: an attempt may hold locks that an earlier one was refused
-    /// before it has added any.
+    /// Conflict error for a lock, naming the row that the lock is for. A bucket lock covers no row
+    /// in particular, so the error names a row of the same table, or else any row. `Timeout` if
+    /// there is no row: an attempt may hold the locks of an earlier, refused attempt before it has
+    /// added a row.
     #[cold]
     pub(crate) fn conflict(&self, name: &LockName) -> TxnError {
         self.row_of(name).map_or(TxnError::Timeout, |row| TxnError::Conflict {
@@ -408,7 +408,7 @@ impl Body {
         })
     }
 
-    /// The row that a lock is for, or another one that an error about it may name.
+    /// The row of a lock, or a substitute row for an error about the lock.
     fn row_of(&self, name: &LockName) -> Option<&Row> {
         let named = |row: &&Row| row.table == name.table && row.key == name.key;
         let beside = |row: &&Row| row.table == name.table;

@@ -2,24 +2,24 @@
 //!
 //! # The steps, and their purpose
 //! 1. One batch to every memory node that holds a replica of a written row: the log entry, the
-//!    records, the cells as INVISIBLE. Verbs of one connection take effect in order, so wherever a
-//!    cell has landed, the log names the whole write set (H12). A record that goes to its cell's
-//!    home slot travels in one WRITE with the cell.
-//! 2. When all replicas have everything: the commit timestamp, while all locks are held (H1).
+//!    records, the cells as INVISIBLE. Verbs of one connection take effect in order, so every node
+//!    that has a cell also has the log entry, which names the whole write set (H12). A record for
+//!    its cell's home slot travels in one WRITE with the cell.
+//! 2. When every replica has these writes: the commit timestamp, while all locks are held (H1).
 //! 3. The version words on all backups; wait. Now the outcome is certain.
-//! 4. The version words on the primaries, which are what snapshots read; wait (H3). The caller is
-//!    told now, and not before: a memory node may be lost meanwhile (decision 0036).
+//! 4. The version words on the primaries, which serve snapshot reads; wait (H3). The caller is told
+//!    now, and not before: a memory node may be lost meanwhile (decision 0036).
 //! 5. The rows' entries in this node's version table cache are renewed (H11), and the locks are
-//!    released, remote ones by message. The slots of displaced versions become free for any use.
+//!    released, remote locks by message. The slots of displaced versions become free for any use.
 //!    Not earlier: until every copy of the cell names another slot, undoing the commit would leave
 //!    two cells with one slot.
 //!
 //! # When something fails
-//! Everything that could be refused has been refused before step 1: cells, slots and memory are
-//! reserved. From then on a commit only goes forward. A failed verb is repeated after its
-//! connection was closed and re-made, so that the first try can not land later (H22); every verb
-//! here may be repeated. Past the deadline the caller is told `Unknown` and the slot keeps trying,
-//! with all locks held. Once this node is fenced, the commit stops for good, and recovery decides.
+//! Every refusal happens before step 1: cells, slots and memory are reserved by then. After that a
+//! commit only goes forward. A failed verb is repeated after its connection was closed and re-made,
+//! so that the first try cannot land later (H22); every verb of a commit may be repeated. Past the
+//! deadline the caller is told `Unknown` and the slot keeps trying, with all locks held. Once this
+//! node is fenced, the commit stops permanently, and recovery decides.
 
 mod batches;
 pub(crate) mod copy;
@@ -62,25 +62,25 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
     };
     match outcome {
         Ok(()) => slot.finish(body),
-        // The buffers go with the slot: their locks are for recovery to release.
+        // The buffers go with the slot: recovery releases their locks.
         Err(Fenced) => slot.expelled(commit.txn),
     }
 }
 
-/// Replicas that get the version words of a batch.
+/// Replicas that receive the version words of a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replicas {
-    /// All but the primary. In a group with one whole copy left, that copy too: a commit must be on
-    /// a whole copy before the caller is told.
+    /// All but the primary. A group with only one whole copy left includes that copy too: a commit
+    /// must be on a whole copy before the caller is told.
     Backups,
     Primaries,
     All,
 }
 
 impl Replicas {
-    /// Replicas to write last, after others were written by the placement of `placed`. If the
-    /// placement has changed since, all: the former primary may be a backup now, and the other way
-    /// round, as a memory node that returns takes its first place again (H23).
+    /// Replicas to write last, after a first set was written by the placement of `placed`. If the
+    /// placement has changed since, all replicas: primary and backup may have swapped roles,
+    /// because a returning memory node takes its first place again (H23).
     pub(crate) fn as_the_rest(self, coordinator: &Coordinator, placed: Epoch) -> Self {
         let same =
             placed == coordinator.configuration.placed() || broken(Rule::FormerPrimariesAreWritten);
@@ -97,7 +97,7 @@ impl Replicas {
         }
     }
 
-    /// Nodes of [`Self::of`].
+    /// Nodes of the replicas that [`Self::of`] returns.
     #[inline]
     fn nodes(self, set: &ReplicaSet) -> NodeSet {
         let primary = set.primary().node;
@@ -137,7 +137,7 @@ impl<'a> Commit<'a> {
         self.txn
     }
 
-    /// Carries out the steps of the module docs, in their order.
+    /// Carries out the steps of the module docs in order.
     async fn carry_out(&self, body: &mut Body) -> Result<(), Fenced> {
         body.plan_commit(self.coordinator());
         self.write_invisible(body).await?;
@@ -217,15 +217,15 @@ impl<'a> Commit<'a> {
         .await
     }
 
-    /// Tells the caller. Only when every copy shows the commit: the backups may all be on memory
-    /// nodes that are lost by now, and that only this node still reaches, because it is out and
-    /// does not know (H2, H3).
+    /// Tells the caller, only when every copy shows the commit. The backups may all be on lost
+    /// memory nodes that only this node still reaches, because this node was expelled and does not
+    /// know (H2, H3).
     fn reply(&self, body: &Body, commit_ts: Timestamp) {
         let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
         self.slot.decide(self.txn, Ok(receipt));
     }
 
-    /// Step 5: renews what is cached of the rows, and releases the locks.
+    /// Step 5: renews the cached CVTs of the rows, and releases the locks.
     #[inline]
     async fn unlock(&self, body: &mut Body, commit_ts: Timestamp) {
         let coordinator = self.coordinator();
@@ -241,7 +241,7 @@ impl<'a> Commit<'a> {
         coordinator.lane.mark_transaction();
     }
 
-    /// Commits without in-doubt cells, to measure what the visible step costs: draws the timestamp
+    /// Commits without in-doubt cells, to measure the cost of the visible step: draws the timestamp
     /// first and writes the cells with it. Recovery could not resolve such a commit.
     async fn carry_out_in_one_step(&self, body: &mut Body) -> Result<(), Fenced> {
         body.plan_commit(self.coordinator());
@@ -257,13 +257,13 @@ impl<'a> Commit<'a> {
         &self.slot.coordinator
     }
 
-    /// Address of the log entry of its slot on a memory node.
+    /// Address of this slot's log entry on a memory node.
     #[inline]
     pub(crate) fn log_place(&self, memory_node: NodeId) -> RemoteAddr {
         RemoteAddr::new(memory_node, LOG_REGION, self.log_offset())
     }
 
-    /// Offset of that entry in the log region of every memory node.
+    /// Offset of the log entry in the log region of every memory node.
     #[inline]
     fn log_offset(&self) -> u64 {
         let coordinator = self.coordinator();
@@ -297,7 +297,7 @@ impl<'a> Commit<'a> {
         for failure in error.failures() {
             let mut outcome = Err(failure.error);
             while let Err(error) = outcome {
-                // A node that is out could wait for a memory node that the others have left.
+                // An expelled node could wait for a memory node that the members have given up.
                 if error == VerbError::Revoked || coordinator.node.has_failed() {
                     return Err(Fenced);
                 }
@@ -312,14 +312,14 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// Step 2: draws the commit timestamp, asking until there is an answer.
+    /// Step 2: draws the commit timestamp, and repeats the request until it is answered.
     #[inline]
     async fn draw_timestamp(&self) -> Result<Timestamp, Fenced> {
         let coordinator = self.coordinator();
         loop {
             let drawn = coordinator.timestamps.commit().await;
             // An expelled node may have asked an oracle that is expelled as well. Even with an
-            // answer it must make nothing visible any more: recovery decides.
+            // answer, the node must make nothing visible any more: recovery decides.
             if coordinator.node.has_failed() {
                 return Err(Fenced);
             }
@@ -344,7 +344,7 @@ impl<'a> Commit<'a> {
         let limit = || now.after(coordinator.shared.config.commit_timeout);
         let deadline = self.deadline.get().unwrap_or_else(limit);
         self.deadline.set(Some(deadline));
-        // It is not known whether what was committed while the authority had ended can be kept.
+        // While the authority is down, it is unknown whether a commit can be kept.
         if now >= deadline || coordinator.configuration.is_muted() {
             let aborted = broken(Rule::UnknownIsNotAborted);
             let error = if aborted { TxnError::Timeout } else { TxnError::Unknown(self.txn) };

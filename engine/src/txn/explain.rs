@@ -1,10 +1,9 @@
-//! Errors of an attempt, as its caller gets them.
+//! Errors of an attempt, in the caller's terms.
 //!
-//! What finds an error knows the row that it works on, by its number of a table and its primary
-//! key. Here, where an attempt ends, that becomes what the application knows: the table's name, the
-//! key as it was written, and the item. A row of an ordered table is one of its nodes, which the
-//! application has never heard of: so it is named by a key in that node, or, where the caller knows
-//! it, by the key that was looked for.
+//! The code that finds an error names the row by table number and primary key. When the attempt
+//! ends, this module translates the name into the application's terms: the table's name, the key as
+//! written, and the item. A row of an ordered table is a tree node, which the application does not
+//! know. The error then names a key in that node, or the key of the search if the caller knows it.
 
 use std::sync::Arc;
 
@@ -26,9 +25,9 @@ impl RowName {
 }
 
 impl Body {
-    /// The error of an execution or a commit, in the caller's terms. That the number of a new node
-    /// is taken, by a row or by the hash of another number, is a conflict, and the next attempt has
-    /// another number.
+    /// The error of an execution or a commit, in the caller's terms. If the number of a new tree
+    /// node is already used, by a row or by the hash of another number, the error is a conflict:
+    /// the next attempt draws another number.
     #[cold]
     pub(crate) fn explained(&self, error: TxnError) -> TxnError {
         let Some((table, key)) = error.row() else { return error };
@@ -61,7 +60,7 @@ impl Body {
         error
     }
 
-    /// A key of the application's in the node of a row; empty if none is known.
+    /// A key of the application in the node of a row; empty if none is known.
     fn key_in(&self, row: &Row) -> &[u8] {
         let bytes = match &row.change {
             Change::Put(range) => Some(range),
@@ -75,14 +74,15 @@ impl Body {
 }
 
 impl Transaction {
-    /// A table that the transaction uses.
+    /// Definition of a table that the transaction uses.
     fn table(&self, table: TableId) -> Option<&Arc<TableDef>> {
         let tables = self.body.as_ref()?.tables.as_ref()?;
         Some(&tables.get(usize::from(table.0))?.def)
     }
 
-    /// Ends the attempt because a row exists that it was to insert, and returns the error; `item`
-    /// is that of a row of a hash table. An execution that finds such a row ends it as well.
+    /// Ends the attempt because the row of an insert exists already, and returns the error; `item`
+    /// is the item of a row in a hash table. An execution that finds such a row also ends the
+    /// attempt.
     #[cold]
     pub(crate) fn end_at_row(
         &mut self,

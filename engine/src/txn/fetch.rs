@@ -15,19 +15,19 @@ pub(crate) struct Fetch {
     pub(crate) wants: Wants,
     /// Destination of this round's READ.
     pub(crate) buffer: Option<Buffer>,
-    /// Moment before this round's READ, which the cache compares before it keeps the CVT; `None` if
+    /// Moment before this round's READ, which the cache compares before keeping the CVT; `None` if
     /// the CVT may not be cached.
     pub(crate) before: Option<Before>,
-    /// Destination of a second READ of the CVT, where the first, or the record, alone proves
+    /// Destination of a second READ of the CVT, needed if the first READ or the record alone proves
     /// nothing.
     pub(crate) second: Option<Buffer>,
     pub(crate) rereads: u32,
     /// Offset of the CVT, once known or remembered.
     pub(crate) cvt: u64,
-    /// Search through the buckets, where no remembered address led to the CVT: an index into
+    /// Search through the buckets, if no remembered address led to the CVT: an index into
     /// [`Body::lookups`](crate::txn::body::Body::lookups), because most fetches have none.
     pub(crate) lookup: Option<usize>,
-    /// Words to be believed once a second READ returns the same; only where a READ may be torn.
+    /// Words that are valid once a second READ returns equal words; only if a READ may be torn.
     pub(crate) unconfirmed: Option<Vec<u64>>,
     /// Destination of the group's purge time, read after words that may show the row as absent.
     pub(crate) purge_time: Option<Buffer>,
@@ -41,18 +41,18 @@ pub(crate) struct Fetch {
 /// Next READ of a fetch.
 #[derive(Clone, Copy)]
 pub(crate) enum Wants {
-    /// The words at [`Fetch::cvt`], if they still are this row's CVT.
+    /// The words at [`Fetch::cvt`], which may no longer be this row's CVT.
     Cvt,
     /// The words of an index bucket.
     Bucket(Read),
     /// The record of a version.
     Record(Candidate),
-    /// The record of a version in the CVT, on the way to one that has left the CVT.
+    /// The record of a version in the CVT, on the way to a version that has left the CVT.
     Successor(Candidate),
     /// The record of a version that has left the CVT.
     Older(Link),
-    /// Another bucket at the end of the chain, for an insert into a full one with so many buckets
-    /// `behind` the home bucket.
+    /// Another bucket at the end of the chain, for an insert into a full chain with `behind`
+    /// buckets behind the home bucket.
     Overflow { tail: u64, behind: u8 },
 }
 
@@ -60,15 +60,15 @@ pub(crate) enum Wants {
 pub(crate) enum Next {
     /// Another READ, as [`Fetch::wants`] says.
     Read,
-    /// The same READ again, because a writer is at work.
+    /// Repeat the READ, because a writer is at work.
     Reread,
     /// The row is read.
     Done,
 }
 
 impl Fetch {
-    /// A fetch of the row at this place in its transaction, with nothing read. An insert needs to
-    /// know since when its row is absent.
+    /// A fetch of the row at this place in its transaction, with nothing read. An insert also needs
+    /// the time since which its row is absent.
     #[inline]
     pub(crate) fn of(row: usize, insert: bool) -> Self {
         Self {
@@ -88,7 +88,8 @@ impl Fetch {
         }
     }
 
-    /// Whether the CVT differs from its first reading; if so, the next READ examines it anew.
+    /// Whether the CVT differs from its first reading; if it does, the next READ examines the CVT
+    /// anew.
     #[cold]
     pub(crate) fn has_changed(&mut self, cvt: &[u64]) -> bool {
         let changed = self.unconfirmed.take().is_some_and(|first| first != cvt);

@@ -1,9 +1,9 @@
 //! Growth of an index: buckets for inserts that find their chain full
 //! ([`lotus_mvcc::layout::bucket`]).
 //!
-//! While it executes, a transaction only takes memory, and claims places in it. The buckets join
-//! their chain with the transaction's commit, and are free memory again if there is none. The lock
-//! of the home bucket, which each of these inserts holds, keeps others away from the chain.
+//! During execution, a transaction only allocates memory and claims places in it. The buckets join
+//! their chain when the transaction commits, and are free memory again if it aborts. Each of these
+//! inserts holds the lock of the home bucket, which keeps other transactions away from the chain.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ impl Body {
     /// Allocates overflow buckets for inserts with full chains. They join the chains when the
     /// transaction commits; its bucket locks protect the chains until then.
     ///
-    /// Boxed here, so that no code of it is part of the common path.
+    /// Boxed, so that this rare code stays out of the common path.
     #[cold]
     #[inline(never)]
     pub(super) fn grow_chains<'a>(
@@ -41,7 +41,7 @@ impl Body {
             };
             let Row { table, group, key, primary_key, .. } = self.rows[row];
             let shape = self.table(table).def.cvt();
-            // This transaction's own buckets behind the same tail may be full, too.
+            // This transaction's own buckets behind the tail may be full, too.
             let (mut tail, mut behind) = (tail, behind);
             let cvt = loop {
                 if behind >= MAX_BEHIND {
@@ -90,13 +90,13 @@ impl Body {
             Overflow::bucket(free)
         } else {
             match take_fan().await {
-                // Single buckets are cut from fans, so that both come from one slab.
+                // Single buckets are cut from fans, so that both kinds share a slab.
                 Ok(fan) => {
                     let others = (1..FAN_OUT as u64).map(|index| fan + index * bytes);
                     others.for_each(|bucket| coordinator.release_slot(singles, bucket));
                     Overflow::bucket(fan)
                 }
-                // Another node may have single ones.
+                // Another node may have free single buckets.
                 Err(TxnError::TableFull { .. }) => Overflow::bucket(
                     allocate(coordinator, Use::Insert, singles, group, bytes).await?,
                 ),

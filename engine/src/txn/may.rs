@@ -1,17 +1,18 @@
 //! Waiting for a transaction inside a coroutine of the `may` crate (feature `may`).
 //!
 //! # What it is
-//! [`wait`] turns a future into a plain blocking call. In a `may` coroutine it parks that coroutine
-//! only, and its thread runs others; anywhere else it parks the thread. So ten thousand customers
-//! can be ten thousand straight-line functions, without a thread each.
+//! [`wait`] turns a future into a plain blocking call. In a `may` coroutine it parks only the
+//! coroutine, and the thread runs other coroutines; elsewhere it parks the thread. Ten thousand
+//! customers can be ten thousand straight-line functions, without a thread each.
 //!
 //! # What it is not
-//! No executor, and no part of a coordinator: transactions run where they always do. `may` is
-//! unsound towards thread-locals, so it stays with the application, off the data path.
+//! No executor, and no part of a coordinator: transactions run on the coordinators as usual. `may`
+//! is unsound towards thread-locals, so it stays with the application, off the data path.
 //!
 //! # Ownership
-//! A call of [`wait`] owns its `Caller`, shared with the wakers handed out. It does not use the
-//! coroutine's own park token: the application may, and a late waker must not disturb it.
+//! A call of [`wait`] owns its `Caller`, shared with the wakers handed out. The call does not use
+//! the coroutine's own park token: the application may use it, and a late waker must not disturb
+//! that.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,11 +24,12 @@ use ::may::sync::Blocker;
 /// Blocks the calling coroutine or thread until `future` is ready: a [`Submitted`] transaction, or
 /// any future that needs no executor of its own.
 ///
-/// Never call it in a job or transaction body: that would stop a coordinator. Await there.
+/// Never call this function in a job or transaction body: it would stop a coordinator. Await
+/// instead.
 ///
 /// # Panics
-/// If the coroutine is cancelled meanwhile, with `may`'s own payload. A submitted transaction is
-/// carried out nevertheless.
+/// If the coroutine is cancelled during the wait, with `may`'s own payload. A submitted transaction
+/// is carried out nevertheless.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -77,13 +79,13 @@ impl Caller {
         Self { woken: AtomicBool::new(false), blocker: Blocker::new(ignore_cancel) }
     }
 
-    /// Returns once there has been a wake, which may precede this call.
+    /// Returns after a wake, which may precede this call.
     fn sleep(&self) {
-        // Acquire: the poll that follows sees what was done before the wake. Release: a wake that
-        // comes after it finds the blocker's token cleared.
+        // Acquire: the next poll sees all effects from before the wake. Release: a later wake finds
+        // the blocker's token cleared.
         while !self.woken.swap(false, Ordering::AcqRel) {
-            // Without a deadline its only error is a cancellation during unwinding, where `may`
-            // cannot panic again; then this polls until the future is ready.
+            // Without a deadline the only error is a cancellation during unwinding, when `may`
+            // cannot panic again; this loop then polls until the future is ready.
             let _ = self.blocker.park(None);
         }
     }
@@ -95,7 +97,7 @@ impl Wake for Caller {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The thread that sets the flag unparks; once is enough. Ordering: see `sleep`.
+        // Only the thread that sets the flag unparks. Ordering: see `sleep`.
         if !self.woken.swap(true, Ordering::AcqRel) {
             self.blocker.unpark();
         }

@@ -2,8 +2,7 @@
 //!
 //! [`session`] begins transactions in a [`slot`] of a coordinator; [`transaction`] is the handle,
 //! [`body`] its buffers; [`read`] executes, [`reserve`] takes slots, [`commit`] writes. Imports
-//! from
-//! [`crate::space`] and below.
+//! from [`crate::space`] and below.
 
 pub(crate) mod body;
 pub(crate) mod commit;

@@ -1,9 +1,9 @@
 //! Reading versions that have left the CVT, for snapshots that need them ([`lotus_mvcc::chain`]).
 //!
-//! A fetch that finds every cell newer than its snapshot continues here: first the record of a
-//! version that still is in the CVT, to learn where the previous one is, then one record a round
-//! until one is old enough. A record that does not fit ends the attempt with `SnapshotTooOld`. The
-//! fetch owns the link in hand; `lotus_mvcc` decides what it means.
+//! A fetch that finds every cell newer than its snapshot continues in this module. It reads the
+//! record of a version still in the CVT to learn the place of the previous version, then one record
+//! per round until a version is old enough. A record that does not match ends the attempt with
+//! `SnapshotTooOld`. The fetch owns the current link; `lotus_mvcc` interprets it.
 
 use lotus_mvcc::acceptance::accept_record;
 use lotus_mvcc::chain::{Link, MAX_HOPS, accept_link};
@@ -15,7 +15,7 @@ use crate::txn::body::Body;
 use crate::txn::fetch::{Fetch, Next, Wants};
 
 impl Body {
-    /// Absorbs the record of the oldest version but one in the CVT.
+    /// Absorbs the record of the CVT's second-oldest version.
     pub(crate) fn absorb_successor(
         &mut self,
         fetch: &mut Fetch,
@@ -29,7 +29,7 @@ impl Body {
         }
     }
 
-    /// Absorbs the record that a link led to.
+    /// Absorbs the record at the target of a link.
     pub(crate) fn absorb_older(
         &mut self,
         fetch: &mut Fetch,
@@ -51,7 +51,7 @@ impl Body {
         self.follow(fetch, &record)
     }
 
-    /// Follows the link to the version before that of `record`.
+    /// Follows the link to the version before `record`.
     fn follow(&mut self, fetch: &mut Fetch, record: &Record<'_>) -> Result<Next, TxnError> {
         fetch.hops += 1;
         let row = &mut self.rows[fetch.row];
@@ -60,7 +60,7 @@ impl Body {
                 fetch.wants = Wants::Older(link);
                 Ok(Next::Read)
             }
-            // The versions before the row was inserted anew are unknown.
+            // Versions from before the row's latest insertion are unknown.
             Some(link) if Some(link.version) > self.snapshot => Err(row.too_old()),
             // The row did not exist.
             _ => {

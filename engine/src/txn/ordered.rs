@@ -3,24 +3,24 @@
 //! # What it is
 //! An ordered table ([`TableSpec::ordered`](crate::TableSpec::ordered)) is a B+tree whose nodes are
 //! rows (`lotus_tree`). The rows of the application lie in the leaves. An [`OrderedTable`] changes
-//! the tree by changing rows within a transaction, so locks, log, commit, replicas, recovery,
-//! versions and snapshots are those of all rows; a split is visible with the commit that caused it,
-//! or never was.
+//! the tree by changing rows within a transaction. Locks, log, commit, replicas, recovery, versions
+//! and snapshots are therefore the usual row mechanisms. A split becomes visible with the commit
+//! that caused it, or never.
 //!
 //! # Reading
-//! Each coordinator remembers inner nodes as it has read them last, as Sherman does
+//! Each coordinator remembers the latest inner nodes that it has read, as Sherman does
 //! (`crate::node::inner_nodes`), so a leaf is found without a READ. The leaf's fences tell whether
-//! it is the right one; if not, the search begins at the root, within the transaction.
+//! it is the right leaf; if not, the search starts at the root, within the transaction.
 //!
 //! # Phantoms
-//! A serializable transaction holds the locks of the leaves that it has read. A key within their
-//! fences, present or not, is inserted or deleted only by a transaction that has the leaf locked to
-//! write. So the result of a range, an absent key, and the end of a range stay as they were read
-//! until the transaction ends. Other transactions read all nodes from one snapshot.
+//! A serializable transaction holds locks on the leaves that it has read. To insert or delete a key
+//! within a leaf's fences, present or not, a transaction must have locked the leaf to write. The
+//! result of a range, an absent key, and the end of a range therefore stay unchanged until the
+//! transaction ends. Transactions of other isolation levels read all nodes from one snapshot.
 //!
 //! # What it is not
 //! Fine-grained: two transactions that write different keys of one leaf conflict, and so do a
-//! writer and a serializable reader. Keys that ascend all go to the last leaf.
+//! writer and a serializable reader. Ascending keys all go to the last leaf.
 
 mod change;
 mod range;
@@ -41,12 +41,12 @@ pub use range::{Range, Rows};
 
 /// An ordered table within a transaction.
 ///
-/// Every operation first executes rows that were added to the transaction and not executed yet. An
-/// error that an execution may have ([`Transaction::execute`]) ends the attempt, and may be about a
-/// row that was added before: it names its own row.
+/// Every operation first executes the rows that were added to the transaction and not executed yet.
+/// An execution error ([`Transaction::execute`]) ends the attempt; it may concern a row added
+/// earlier, and names that row.
 ///
-/// A put whose future is dropped has changed nothing. A deletion whose future is dropped may have
-/// deleted its row. The transaction may go on after either, and commit.
+/// Dropping the future of a put leaves the transaction unchanged. Dropping the future of a deletion
+/// may leave the row deleted. The transaction may go on in both cases, and commit.
 pub struct OrderedTable<'t> {
     txn: &'t mut Transaction,
     table: TableId,
@@ -60,11 +60,12 @@ pub struct NodeUse {
     pub table: TableId,
     /// Number of the node, as the primary key of its row.
     pub key: PrimaryKey,
-    /// Writer of the version that was read, `None` for a loaded one; `None` if none was read.
+    /// Writer of the version that was read: the inner `None` for a loaded version, the outer `None`
+    /// if no version was read.
     pub read: Option<Option<TxnId>>,
-    /// Whether the transaction writes it.
+    /// Whether the transaction writes the node.
     pub written: bool,
-    /// Whether the transaction deletes it.
+    /// Whether the transaction deletes the node.
     pub deleted: bool,
 }
 
@@ -113,17 +114,18 @@ impl Transaction {
 }
 
 impl OrderedTable<'_> {
-    /// Returns the value of a key, with this transaction's changes; `None` if there is no such row.
+    /// Returns the value of a key, with this transaction's changes; `None` if the row does not
+    /// exist.
     ///
     /// # Errors
-    /// `TooLarge`, `Misuse`, or those of an execution.
+    /// `TooLarge`, `Misuse`, or the errors of an execution.
     pub async fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, TxnError> {
         self.read(key, Access::Read).await
     }
 
     /// Returns the value of a key that this transaction will change: as [`Self::get`], but the row
-    /// is locked to write from the beginning, so that two transactions which both read it first do
-    /// not stand in each other's way.
+    /// is locked to write from the beginning, so that two transactions that both read the row first
+    /// do not block each other.
     ///
     /// # Errors
     /// As [`Self::get`]; `Misuse` in a read-only transaction.
@@ -131,9 +133,9 @@ impl OrderedTable<'_> {
         self.read(key, Access::Write).await
     }
 
-    /// Declares a key that will be read, or a range's first one: the next execution brings its
-    /// leaf, in one round with all else that it brings. A hint, which has no effect where no inner
-    /// node is remembered that leads to the leaf.
+    /// Declares a key that will be read, or the first key of a range. The next execution brings the
+    /// key's leaf in the round of its other rows. A hint: without effect if no remembered inner
+    /// node leads to the leaf.
     ///
     /// # Errors
     /// `TooLarge`, or `Misuse`.
@@ -163,10 +165,10 @@ impl OrderedTable<'_> {
         Ok(self.node(id, item)?.and_then(|leaf| leaf.get(key)))
     }
 
-    /// Sets the value of a key, whether there is such a row or not.
+    /// Sets the value of a key, whether the row exists or not.
     ///
     /// # Errors
-    /// `TooLarge`, `Misuse`, or those of an execution.
+    /// `TooLarge`, `Misuse`, or the errors of an execution.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), TxnError> {
         self.write(key, value, true).await
     }
@@ -174,7 +176,7 @@ impl OrderedTable<'_> {
     /// Adds a row that does not exist yet.
     ///
     /// # Errors
-    /// `AlreadyExists` if it does, which ends the attempt; otherwise as [`Self::put`].
+    /// `AlreadyExists` if the row exists, which ends the attempt; otherwise as [`Self::put`].
     pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), TxnError> {
         self.write(key, value, false).await
     }
@@ -198,10 +200,10 @@ impl OrderedTable<'_> {
         self.grow(id, item, leaf, key).await
     }
 
-    /// Deletes the row of a key; returns whether there was one.
+    /// Deletes the row of a key; returns whether the row existed.
     ///
     /// # Errors
-    /// `TooLarge`, `Misuse`, or those of an execution.
+    /// `TooLarge`, `Misuse`, or the errors of an execution.
     pub async fn delete(&mut self, key: &[u8]) -> Result<bool, TxnError> {
         self.check_key(key)?;
         let (id, item) = self.leaf(Seek::At(key), Access::Write).await?;
@@ -229,6 +231,6 @@ impl OrderedTable<'_> {
     }
 }
 
-/// Error of a range that is inverted.
+/// Error of an inverted range.
 pub(crate) const INVERTED: TxnError =
     TxnError::Misuse("a range ends at or after the key that it begins with");

@@ -6,7 +6,7 @@ use lotus_router::{GroupId, Replica};
 /// Piece to write to one memory node.
 pub(crate) struct Piece {
     pub(crate) node: NodeId,
-    /// Records before the chains that name them.
+    /// Stretches to write; records come before the chains that name them.
     pub(crate) writes: Vec<Stretch>,
 }
 

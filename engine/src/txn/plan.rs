@@ -1,18 +1,18 @@
-//! Writes of a commit, worked out before the first verb.
+//! Writes of a commit, determined before the first verb.
 
 use lotus_fabric::ids::NodeSet;
 use lotus_fabric::verbs::Buffer;
 use lotus_recovery::log::LoggedWrite;
 use lotus_router::GroupId;
 
-/// Writes of one commit, worked out before the first verb.
+/// Writes of one commit, determined before the first verb.
 #[derive(Default)]
 pub(crate) struct CommitPlan {
     pub(crate) writes: Vec<PlannedWrite>,
-    /// Overflow buckets that join their chains.
+    /// Links from chains to new overflow buckets.
     pub(crate) links: Vec<PlannedLink>,
     pub(crate) logged: Vec<LoggedWrite>,
-    /// Memory nodes that hold a replica of any of the rows.
+    /// Memory nodes that hold a replica of a written row.
     pub(crate) nodes: NodeSet,
 }
 
@@ -24,11 +24,11 @@ pub(crate) struct PlannedWrite {
     pub(crate) row: usize,
     pub(crate) group: GroupId,
     pub(crate) record: u64,
-    /// Whether the record goes to the cell's home slot, and so into one WRITE with the cell.
+    /// Whether the record goes to the cell's home slot, and therefore into one WRITE with the cell.
     pub(crate) goes_home: bool,
-    /// Offset of the cell, where its version word stands.
+    /// Offset of the cell, which begins with its version word.
     pub(crate) version_word: u64,
-    /// Offset at which the words of [`StagedWrite::cell`] go.
+    /// Offset of the words in [`StagedWrite::cell`].
     pub(crate) cell_begins: u64,
     /// Set while a batch is built.
     pub(crate) buffers: Option<StagedWrite>,
@@ -45,8 +45,8 @@ pub(crate) struct PlannedLink {
 pub(crate) struct StagedWrite {
     /// `None` for a deletion without a record, and for a record in the cell's home slot.
     pub(crate) record: Option<Buffer>,
-    /// The cell, preceded by the CVT's header if the CVT is new, and followed by the record if that
-    /// goes to the cell's home slot.
+    /// The cell, preceded by the CVT's header if the CVT is new, and followed by the record if the
+    /// record goes to the cell's home slot.
     pub(crate) cell: Buffer,
 }
 

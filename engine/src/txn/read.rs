@@ -1,10 +1,10 @@
 //! The execution phase: lock, find, read (LOTUS §5.1, phase 1).
 //!
 //! Every row advances by one READ per round: its CVT (at the cached address) or index bucket, then
-//! the record that the CVT leads to, unless it lies beside its cell and has come with it. One batch
-//! carries the READs of all rows, so a transaction takes as many round trips as its slowest row.
-//! Pure functions of `lotus_mvcc` decide what a READ means; this module calls them and carries out
-//! the answers.
+//! the record that the CVT leads to, unless the record lies beside its cell and has come with the
+//! CVT. One batch carries the READs of all rows, so a transaction takes as many round trips as its
+//! slowest row. Pure functions of `lotus_mvcc` interpret a READ; this module calls them and carries
+//! out the answers.
 
 use lotus_fabric::lane::{Batch, Completed};
 use lotus_locktable::{LockError, LockName, LockRequest, LockService};
@@ -34,14 +34,14 @@ use crate::txn::slot::Slot;
 mod beside;
 mod cached;
 
-/// Most rereads of a row because of a concurrent writer, before the attempt aborts as retryable
-/// (H1).
+/// Limit of rereads of a row because of a concurrent writer; beyond it the attempt aborts as
+/// retryable (H1).
 const MAX_REREADS: u32 = 64;
 
 /// Version of a row that a transaction reads.
 #[derive(Clone, Copy)]
 enum View {
-    /// The newest version of a locked row; one newer than the limit is a conflict.
+    /// The newest version of a locked row; a version newer than the limit is a conflict.
     Locked { limit: Timestamp },
     /// The newest version up to this timestamp; the row is not locked.
     Snapshot(Timestamp),
@@ -163,7 +163,7 @@ impl Body {
         }
     }
 
-    /// Remembers for a retry what the attempt wanted, and returns its error.
+    /// Remembers the attempt's locks for a retry, and returns its error.
     #[cold]
     fn refuse(&self, slot: &Slot, error: LockError) -> TxnError {
         if slot.coordinator.waits_for_locks() {
@@ -190,7 +190,7 @@ impl Body {
 
     fn start_fetches(&mut self, coordinator: &Coordinator, mode: Mode) -> Result<(), TxnError> {
         let mut fetches = std::mem::take(&mut self.fetches);
-        // Remains of an earlier execution that was given up half-way.
+        // Remains of an earlier execution that was abandoned half-way.
         fetches.clear();
         self.lookups.clear();
         let mut caches = coordinator.caches.get();
@@ -202,7 +202,7 @@ impl Body {
             let insert = access == Access::Insert;
             fetches.push(Fetch::of(index, insert));
             let fetch = fetches.last_mut().expect("one was added");
-            // An insert must read the whole chain, and purges and trims believe memory only.
+            // An insert must read the whole chain; purges and trims believe only memory.
             let may_be_cached = matches!(access, Access::Read | Access::Write)
                 && self.table(self.rows[index].table).may_be_cached();
             let cached =
@@ -281,7 +281,7 @@ impl Body {
         }
     }
 
-    /// Absorbs one round of READs; returns whether some row must be read again because of a writer.
+    /// Absorbs one round of READs; returns whether a row must be read again because of a writer.
     fn absorb(
         &mut self,
         coordinator: &Coordinator,
@@ -322,7 +322,7 @@ impl Body {
         let words = done.words(buffer);
         let purge_time = fetch.purge_time.take().map(|buffer| done.words(buffer)[0]);
         fetch.absent_since = purge_time.and_then(Timestamp::new);
-        // Two READs of a CVT that agree vouch for what they returned, and for nothing read later.
+        // Two equal READs of a CVT vouch for the words returned, and for nothing read later.
         let mut confirmed = false;
         let changed = match fetch.second.take().map(|second| done.words(second)) {
             Some(second) if matches!(fetch.wants, Wants::Cvt) => {
@@ -362,7 +362,7 @@ impl Body {
         let tables = self.tables.as_ref().expect("a row was added");
         let table = &tables[usize::from(row.table.0)];
         let Some(lookup) = fetch.lookup.map(|index| &mut self.lookups[index]) else {
-            // Read at a remembered address, where another row's CVT or none may be by now.
+            // Read at a remembered address, which may by now contain another row's CVT or none.
             if words[..HEADER_WORDS] != table.def.header(row.name()).encode() {
                 fetch.search(table, row, &mut self.lookups);
                 return Ok(Next::Read);
@@ -395,7 +395,7 @@ impl Body {
                     fetch.wants = Wants::Overflow { tail, behind: lookup.behind() };
                     Ok(Next::Read)
                 }
-                // Noted before another insert of this transaction claimed it: search again.
+                // Noted as free before another insert of this transaction claimed it: search again.
                 Some(free) if claimed(free.offset) => {
                     fetch.wants = Wants::Bucket(lookup.restart());
                     Ok(Next::Read)
@@ -403,7 +403,7 @@ impl Body {
                 Some(free) => {
                     let absent_since = fetch.absent_since.unwrap_or_default();
                     if self.snapshot.is_some_and(|s| mode == Mode::Snapshot && s < absent_since) {
-                        // Deleted, and purged, since the snapshot.
+                        // The row was deleted and purged after the snapshot.
                         let (table, key) = (row.table, row.primary_key.into());
                         return Err(TxnError::Conflict { table, key });
                     }
@@ -444,8 +444,8 @@ impl Body {
         View::of(mode, row.access, coordinator.shared.config.read_rule, self.snapshot)
     }
 
-    /// Absorbs the row's CVT. `confirmed` tells whether two READs, one after the other, returned
-    /// it: all its words stood side by side at one moment.
+    /// Absorbs the row's CVT. `confirmed`: two READs, one after the other, returned equal words, so
+    /// all words stood side by side at one moment.
     #[inline]
     fn absorb_cvt(
         &mut self,
@@ -474,7 +474,7 @@ impl Body {
                         return self.absorb_record(fetch, version, words);
                     }
                     Some(_) => {
-                        // Twice in the next round.
+                        // Reads the CVT twice in the next round.
                         fetch.wants = Wants::Cvt;
                         return Ok(Next::Read);
                     }
@@ -542,7 +542,7 @@ impl Body {
                 return Ok(if trims { Next::Done } else { Next::Reread });
             };
             if row.access == Access::Trim && cell.record == home(index) {
-                // A home slot is no free memory.
+                // A home slot never becomes free memory.
                 return Ok(Next::Done);
             }
             debug_assert!(fetch.cvt != 0, "I9: a row that was read has an address");
@@ -560,7 +560,7 @@ impl Body {
         }
         match found {
             Newest::Version(_) if row.access == Access::Trim => Ok(Next::Done),
-            // An insert reads it too: only the record tells which row of this key it is.
+            // An insert reads the record too: only the record contains the whole primary key.
             Newest::Version(version) => {
                 match cvt.home_words(fetch.cvt, version.index, version.record) {
                     Some(words) => self.absorb_record(fetch, version, words),
@@ -577,9 +577,9 @@ impl Body {
         }
     }
 
-    /// Treats the row as absent, as `words` say. An absence has no record to vouch for it, so it
-    /// takes two equal readings where READs may be torn and no lock keeps writers away; `confirmed`
-    /// tells that there were two.
+    /// Treats the row as absent, as `words` show. An absence has no record to vouch for it. If
+    /// READs may be torn and no lock keeps writers away, two equal readings are needed; `confirmed`
+    /// means that two readings agreed.
     #[cold]
     fn absent(
         &mut self,
@@ -600,7 +600,7 @@ impl Body {
         }
         if !locked {
             match fetch.absent_since {
-                // The purge time is read after the words that show the absence, or in one more
+                // The purge time is read after the words that show the absence, or in an extra
                 // round.
                 None => {
                     fetch.wants_purge_time = true;
@@ -635,7 +635,7 @@ impl Body {
         }
     }
 
-    /// Reads the CVT again, since the record that it led to is not the row's at this moment.
+    /// Reads the CVT again, because its record does not match the row at this moment.
     #[cold]
     pub(crate) fn rejected(
         &self,

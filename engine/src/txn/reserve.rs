@@ -1,13 +1,14 @@
 //! Reservation of memory for a transaction's writes, before anything is written (H12).
 //!
-//! A record goes to its cell's home slot where the table has these, or else to the slot that the
-//! cell names; to another one if the version there may still be needed, or if the cell has none yet
-//! ([`lotus_mvcc::retention`]). First choice are slots that have been retired for long enough, then
-//! free ones ([`crate::space::slots`]), then another slab. Where all memory is taken,
-//! - a displaced version is given up if there is no slot for it; a snapshot that needs it fails
-//!   with `SnapshotTooOld`;
-//! - a deletion does without a record if its cell has no slot;
-//! - an update waits for a while: earlier ones give up their rows' older slots
+//! A record goes to its cell's home slot if the table has home slots, or else to the slot that the
+//! cell names. It goes to a different slot if the version there may still be needed, or if the cell
+//! has no slot yet ([`lotus_mvcc::retention`]). First choice are slots that have been retired for
+//! long enough, then free slots ([`crate::space::slots`]), then a new slab. When all memory is
+//! taken,
+//! - a displaced version is given up if no spare slot is free; a snapshot that needs the version
+//!   fails with `SnapshotTooOld`;
+//! - a deletion leaves no record if its cell has no slot;
+//! - an update waits for a while: rows updated earlier give up their older slots
 //!   ([`crate::upkeep::trim`]), and deleted rows are purged;
 //! - an insert fails.
 
@@ -29,7 +30,7 @@ use crate::txn::slot::Slot;
 const PATIENCE: u32 = 4;
 
 impl Body {
-    /// Takes a record slot for every write that needs one, so that no write can fail for want of
+    /// Takes a record slot for every write that needs one, so that no write can fail for lack of
     /// memory once the first remote write is posted.
     pub(crate) async fn reserve(&mut self, slot: &Slot) -> Result<(), TxnError> {
         self.take_slots(slot).await?;
@@ -64,8 +65,8 @@ impl Body {
         Ok(())
     }
 
-    /// Chooses the slot for the record of a row's write, if it has one. Returns what a free slot is
-    /// wanted for, if one is.
+    /// Chooses the slot for the record of a row's write, if the write has a record. Returns the use
+    /// of a free slot, if a free slot is wanted.
     #[inline]
     fn choose_slot(&mut self, coordinator: &Coordinator, index: usize) -> Option<Use> {
         let row = &self.rows[index];
@@ -93,7 +94,7 @@ impl Body {
 }
 
 impl Row {
-    /// Use of a slot for a record whose cell has none.
+    /// Use of a slot for a record whose cell has no slot.
     fn wants(&self) -> Use {
         match self.change {
             Change::Delete => Use::Spare,
@@ -161,7 +162,8 @@ async fn wait_for_slot(
 ) -> Result<u64, TxnError> {
     let coordinator = &slot.coordinator;
     let executor = &coordinator.executor;
-    // All rows have been read: release the snapshot, as it may hold back the slots waited for.
+    // All rows have been read: release the snapshot, which may hold back the slots that this update
+    // waits for.
     coordinator.snapshots.borrow_mut().finish(slot.index);
     let deadline = executor.now().after(coordinator.notice() * PATIENCE);
     loop {

@@ -1,16 +1,17 @@
 //! Memory of a refused attempt, for the retry of its transaction in the same slot.
 //!
-//! An attempt learns its locks round by round, so it may need one below those that it holds, for
-//! which it may not wait. Its retry knows them: it takes all of them before its first read, in
-//! order, and so may wait for each. It keeps its age, by which queues are ordered, so each retry
-//! comes nearer to the front.
+//! An attempt learns its locks round by round, and may need a lock below the locks that it holds;
+//! ordered waiting forbids waiting for such a lock. The retry knows the locks: it takes them before
+//! its first read, in order, and may wait for every lock. The retry keeps the transaction's age,
+//! which orders the queues, so it comes nearer to the front each time.
 //!
-//! A slot takes the next attempt for a retry until one ends otherwise, or until it is told that
-//! another transaction begins ([`Session::new_transaction`](crate::Session::new_transaction)). If
-//! that is missed, an attempt holds some locks that it does not need.
+//! A slot treats the next attempt as a retry until an attempt ends without a refusal, or until the
+//! caller announces another transaction
+//! ([`Session::new_transaction`](crate::Session::new_transaction)). If the caller omits this, an
+//! attempt holds some locks that it does not need.
 //!
-//! If each attempt is a job of its own, as a remote client's is, the next one may be in another
-//! slot. Its [`RefusedLocks`] goes from one to the next.
+//! If each attempt is a separate job, as for a remote client, the next attempt may be in another
+//! slot. The caller then passes the [`RefusedLocks`] from slot to slot.
 
 use std::cell::{Cell, RefCell};
 
@@ -20,18 +21,19 @@ use lotus_locktable::{HeldLocks, LockError, LockMode, LockRequest};
 /// Locks and age of a transaction that was refused a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
-    /// Locks that its attempts held or wanted, each in the strongest mode; empty if there is none.
+    /// Locks that the attempts held or wanted, in their strongest modes; empty if there is no
+    /// retry.
     locks: RefCell<Vec<LockRequest>>,
-    /// Time at which it was refused first.
+    /// Time of the first refusal.
     since: Cell<Nanos>,
-    /// Whether the attempt under way has been refused, and the slot has not heard of its end yet.
+    /// Whether the attempt under way has been refused, and the slot does not know of its end yet.
     now: Cell<bool>,
-    /// Whether a queue will order the retry, so that it need not be put off.
+    /// Whether a queue will order the retry, which then needs no pause.
     queues: Cell<bool>,
 }
 
-/// Locks and age of a transaction that was refused a lock, for its next attempt, in whichever slot
-/// of the same compute node: [`Session::refusal`](crate::Session::refusal).
+/// Locks and age of a transaction that was refused a lock, for its next attempt in any slot of the
+/// same compute node: [`Session::refusal`](crate::Session::refusal).
 #[derive(Clone, Debug)]
 pub struct RefusedLocks {
     locks: Vec<LockRequest>,
@@ -39,7 +41,7 @@ pub struct RefusedLocks {
 }
 
 impl RefusedLocks {
-    /// Returns the number of locks that its attempts held or wanted.
+    /// Returns the number of locks that the attempts held or wanted.
     pub fn lock_count(&self) -> usize {
         self.locks.len()
     }
@@ -53,16 +55,16 @@ impl Refused {
         (!locks.is_empty()).then(refusal)
     }
 
-    /// Takes over what an attempt in another slot has met.
+    /// Takes over the refused locks and age of an attempt in another slot.
     pub(crate) fn take_over(&self, refusal: RefusedLocks) {
         debug_assert!(self.locks.borrow().is_empty(), "I328: a job retries one transaction");
         self.locks.replace(refusal.locks);
         self.since.set(refusal.since);
     }
 
-    /// Whether the next attempt is a retry that waits in queues. True once for each refusal: an
-    /// attempt that cannot even begin, because its node has no place at the moment, waits nowhere,
-    /// and must be put off.
+    /// Whether the next attempt is a retry that waits in queues. True once per refusal: an attempt
+    /// that cannot even begin, because its node has no place at the moment, waits in no queue, and
+    /// must be put off.
     #[inline]
     pub(crate) fn queues(&self) -> bool {
         self.queues.replace(false)
@@ -76,8 +78,8 @@ impl Refused {
         self.queues.set(false);
     }
 
-    /// Records that an acquisition of `wanted` has failed, if other transactions were in its way.
-    /// An owner that does not answer should not be asked by what comes next.
+    /// Records that an acquisition of `wanted` has failed, if other transactions were in the way.
+    /// An unresponsive owner should not be asked again by the next attempt.
     pub(crate) fn note(
         &self,
         held: &HeldLocks,
@@ -98,11 +100,12 @@ impl Refused {
         locks.extend_from_slice(wanted);
         strongest(&mut locks);
         self.now.set(true);
-        // A retry that is refused as well has met something that queues do not order.
+        // A retry that is refused again has met an obstacle that queues do not order.
         self.queues.set(queues && first);
     }
 
-    /// Records that an attempt has ended. Unless it was refused, there is nothing to retry.
+    /// Records that an attempt has ended. Unless the attempt was refused, there is nothing to
+    /// retry.
     #[inline]
     pub(crate) fn ended(&self) {
         if !self.now.replace(false) {
@@ -110,7 +113,7 @@ impl Refused {
         }
     }
 
-    /// Adds what the transaction is known to need to the first locks that an attempt wants.
+    /// Adds the remembered locks of the transaction to the first locks that an attempt wants.
     #[inline]
     pub(crate) fn recall(&self, held: &mut HeldLocks, wanted: &mut Vec<LockRequest>) {
         let locks = self.locks.borrow();
@@ -121,7 +124,7 @@ impl Refused {
         }
     }
 
-    /// Removes from `wanted` what a retry holds already.
+    /// Removes the locks that a retry already holds from `wanted`.
     #[inline]
     pub(crate) fn pass_over(&self, held: &HeldLocks, wanted: &mut Vec<LockRequest>) {
         if !self.locks.borrow().is_empty() {
@@ -130,8 +133,9 @@ impl Refused {
     }
 }
 
-/// Makes one request of those for rows that share a name, and none of what is held already in
-/// that mode: the lock is one, and asking for less than an attempt holds is asking amiss.
+/// Merges the requests of rows that share a name, and drops requests for locks already held in the
+/// requested mode. Such rows share one lock, and a request for a weaker mode than the held mode is
+/// an error.
 #[cold]
 pub(crate) fn merge(held: &HeldLocks, wanted: &mut Vec<LockRequest>) {
     strongest(wanted);
@@ -142,7 +146,7 @@ pub(crate) fn merge(held: &HeldLocks, wanted: &mut Vec<LockRequest>) {
     );
 }
 
-/// Removes what is held already, in this mode or a stronger one.
+/// Removes requests for locks that are held in the requested mode or a stronger one.
 fn drop_held(held: &HeldLocks, wanted: &mut Vec<LockRequest>) {
     let has = |mode: LockMode, wanted: &LockRequest| mode >= wanted.mode;
     wanted.retain(|one| {
@@ -151,7 +155,7 @@ fn drop_held(held: &HeldLocks, wanted: &mut Vec<LockRequest>) {
     });
 }
 
-/// Keeps each name once, in its strongest mode.
+/// Keeps every name once, in its strongest mode.
 fn strongest(locks: &mut Vec<LockRequest>) {
     locks.sort_unstable_by(|one, other| one.name.cmp(&other.name).then(other.mode.cmp(&one.mode)));
     locks.dedup_by_key(|lock| lock.name);

@@ -1,9 +1,9 @@
 //! Index of a transaction's rows by key.
 //!
-//! Most transactions have a handful of rows, and a linear search is the fastest way to find one.
-//! From [`FEW`] rows on they are also entered in a hash table. It holds places in the list of rows
-//! and no keys, so the list remains the only source of truth; its memory is kept, like all buffers
-//! of a slot.
+//! Most transactions have a handful of rows, and a linear search is the fastest way to find a row.
+//! From [`FEW`] rows on, the rows are also entered in a hash table. The table holds places in the
+//! list of rows and no keys, so the list remains the only source of truth. Its memory is kept, like
+//! all buffers of a slot.
 
 use lotus_fabric::ids::{Key, TableId};
 
@@ -18,13 +18,13 @@ pub(crate) struct RowIndex {
     /// Places in the list of rows, plus one; 0 is a free slot. The length is a power of two, or
     /// zero.
     slots: Vec<u32>,
-    /// Number of rows entered: all of them, or none while they are few.
+    /// Number of rows entered: all rows, or 0 while there are few.
     entered: usize,
 }
 
 impl RowIndex {
     pub(crate) fn clear(&mut self) {
-        // Not zeroed: the next transaction resizes it, zeroed, to the length that it needs.
+        // Not zeroed: the next transaction resizes the table, zeroed, to the required length.
         self.slots.clear();
         self.entered = 0;
     }
@@ -59,7 +59,7 @@ impl RowIndex {
         None
     }
 
-    /// Enters the row added last, and those before it once they are no longer few.
+    /// Enters the row added last, and the earlier rows once they are no longer few.
     #[inline]
     pub(crate) fn added(&mut self, rows: &[Row]) {
         if rows.len() >= FEW {
@@ -86,7 +86,7 @@ impl RowIndex {
     }
 }
 
-/// Hashes table and key. Keys are hashes except for their shard, which many rows share; rows of
+/// Hashes table and key. A key is a hash except for its shard, which many rows share; rows of
 /// several tables often share the whole key.
 #[inline]
 fn hash(table: TableId, key: Key) -> usize {

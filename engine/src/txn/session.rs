@@ -28,8 +28,9 @@ use crate::txn::transaction::Transaction;
 pub(crate) type Job =
     Box<dyn FnOnce(Session) -> Pin<Box<dyn Future<Output = ()>>> + Send + 'static>;
 
-/// Coroutine slot of a coordinator, lent to a job. It stays on the coordinator's thread, which
-/// serves other slots while the job awaits, as in [`Session::back_off`], between two attempts.
+/// Coroutine slot of a coordinator, lent to a job. A session stays on the coordinator's thread,
+/// which serves other slots while the job awaits, as in [`Session::back_off`], between two
+/// attempts.
 pub struct Session {
     slot: Rc<Slot>,
 }
@@ -40,42 +41,43 @@ impl Session {
         Self { slot }
     }
 
-    /// Says that the next transaction is not a retry of the last one. A job that runs several
-    /// transactions calls it when it gives one up; otherwise an attempt after one that was refused
-    /// a lock counts as its retry, and takes the locks that that one wanted.
+    /// Declares that the next transaction is not a retry of the last one. A job that runs several
+    /// transactions calls this function when it gives up a transaction. Otherwise the attempt after
+    /// a refused attempt counts as its retry, and takes the refused attempt's locks.
     pub fn new_transaction(&self) {
         self.slot.refused.forget();
     }
 
-    /// Names what this job does from now on, for the log and for errors that name what blocks a
+    /// Names the work of this job from now on, for the log and for errors about work that blocks a
     /// thread or does not end.
     pub fn name_work(&self, name: &Arc<str>) {
         self.slot.name_job(Some(Label::Named(Arc::clone(name))));
     }
 
-    /// Returns what the last attempt was refused, for a retry in another job
-    /// ([`Session::retries`]); `None` if it was not refused a lock, or locks are not waited for.
+    /// Returns the locks and age of the last attempt, for a retry in another job
+    /// ([`Session::retries`]); `None` if the attempt was not refused a lock, or if requests do not
+    /// wait for locks.
     pub fn refusal(&self) -> Option<RefusedLocks> {
         self.slot.refused.copy()
     }
 
-    /// Says that the first transaction of this job is the retry of one that was refused a lock in
-    /// another job on this compute node: it takes the locks that that one wanted, in order and in
-    /// their strongest modes, before its first read.
+    /// Declares that this job's first transaction retries a transaction that was refused a lock in
+    /// another job on this compute node. The retry takes the refused transaction's locks, in order
+    /// and in their strongest modes, before its first read.
     pub fn retries(&self, refusal: RefusedLocks) {
         self.slot.refused.take_over(refusal);
     }
 
-    /// Whether the next attempt is the retry of one that met a conflict, and waits for its locks in
-    /// queues ([`LockWait::Ordered`](crate::LockWait)). There is no need to put it off. True once
-    /// for each conflict: a retry that cannot begin is put off like any other.
+    /// Whether the next attempt retries an attempt that met a conflict, and waits for its locks in
+    /// queues ([`LockWait::Ordered`](crate::LockWait)). Such a retry needs no pause. True once per
+    /// conflict: a retry that cannot begin is put off like any attempt.
     pub fn retries_in_order(&self) -> bool {
         self.slot.refused.queues()
     }
 
-    /// Begins a read-write transaction, to be driven by hand: [`Transaction::commit`] commits it,
-    /// and dropping it without that aborts it. Retries are the caller's, too. [`Cluster::run`]
-    /// commits and retries by itself.
+    /// Begins a read-write transaction under manual control: [`Transaction::commit`] commits it,
+    /// and dropping the handle without a commit aborts it. The caller also handles retries.
+    /// [`Cluster::run`] commits and retries automatically.
     ///
     /// Waits until the slot's previous commit has unlocked.
     ///
@@ -91,8 +93,8 @@ impl Session {
         Transaction::begin(&self.slot, mode).await
     }
 
-    /// Begins a transaction that reads one snapshot, without locks (LOTUS §5.1). It may be dropped
-    /// once it has read.
+    /// Begins a transaction that reads one snapshot, without locks (LOTUS §5.1). The handle may be
+    /// dropped after the reads.
     ///
     /// # Errors
     /// As [`Session::begin`].
@@ -105,9 +107,9 @@ impl Session {
         SessionView { slot: Rc::clone(&self.slot) }
     }
 
-    /// Waits a random time before a retry: up to 2 µs doubled for each of `attempts`, at most
-    /// 1 ms. Random, so that two transactions in each other's way do not stay in step (H7). A
-    /// retry that waits in queues is not put off.
+    /// Waits a random time before a retry: up to 2 µs doubled for each of `attempts`, at most 1 ms.
+    /// The time is random, so that two conflicting transactions do not stay in step (H7). A retry
+    /// that waits in queues is not put off.
     pub async fn back_off(&self, attempts: u32) {
         if self.retries_in_order() {
             return self.coordinator().executor.yield_now().await;
@@ -137,7 +139,7 @@ impl Session {
         self.coordinator().lane.start_recording(max_verbs);
     }
 
-    /// Stops recording, and returns the recorded verbs; `None` if it was not recording.
+    /// Stops recording, and returns the recorded verbs; `None` if nothing was being recorded.
     pub fn take_trace(&self) -> Option<Trace> {
         self.coordinator().lane.take_trace()
     }

@@ -3,13 +3,13 @@
 //! # Ownership
 //! The slot's task polls two futures: the *body* (a job, which runs transactions) and the *driver*.
 //! A transaction hands its buffers to the driver, which executes or commits them, and waits for the
-//! answer. So an operation that has begun is finished even if the body is dropped, panics or loses
-//! interest (H21). An abandoned execution ends with the release of its locks. The slot's next
-//! transaction begins only when the driver is idle, because it reuses the buffers and, after a
-//! commit, the slot's log entry (H16).
+//! answer. An operation that has begun is therefore finished even if the body is dropped, panics or
+//! loses interest (H21). An abandoned execution ends with the release of its locks. The slot's next
+//! transaction begins only when the driver is idle, because the transaction reuses the buffers and,
+//! after a commit, the slot's log entry (H16).
 //!
-//! This also makes transactions fast: the driver's future is a few layers deep, the body's as deep
-//! as its author likes, and most completions concern the driver alone.
+//! The split also makes transactions fast: the driver's future is a few layers deep, the body's as
+//! deep as its author likes, and most completions concern only the driver.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -35,32 +35,32 @@ use crate::txn::commit::{self, copy, purge, trim};
 use crate::txn::retry::Refused;
 use crate::txn::session::{Job, Session};
 
-/// Interval at which deadlines are looked at: they are far, and transactions many.
+/// Interval between checks of a deadline: deadlines are far away, and transactions are frequent.
 const TICK: Duration = Duration::from_millis(100);
 
 pub(crate) struct Slot {
     pub(crate) coordinator: Rc<Coordinator>,
-    /// Its place among the coordinator's slots.
+    /// Index among the coordinator's slots.
     pub(crate) index: usize,
-    /// Its number on the compute node.
+    /// Number on the compute node.
     pub(crate) number: u16,
     attempt: Cell<u64>,
     /// Start time of the attempt.
     began: Cell<Nanos>,
-    /// Time at which a deadline is looked at.
+    /// Time of the next deadline check.
     alarm: Cell<Nanos>,
-    /// Which attempt commits, and which ones were asked to give up their locks.
+    /// Attempt that is committing, and attempts that were asked to give up their locks.
     pub(crate) attempts: Rc<Attempts>,
-    /// Buffers for the next transaction; `None` while one is using them.
+    /// Buffers for the next transaction; `None` while a transaction uses them.
     spare: RefCell<Option<Box<Body>>>,
     errand: Cell<Errand>,
     /// Buffers on their way to the driver ([`Errand::Asked`]) or back ([`Errand::Executed`]).
     handed: Cell<Option<Box<Body>>>,
-    /// The last execution that failed, by its transaction, and its error.
+    /// The last failed execution: transaction and error.
     failed: RefCell<Option<(TxnId, TxnError)>>,
-    /// Whether the caller of the execution under way is gone. It ends a wait for locks.
+    /// Whether the caller of the execution under way is gone, which ends a wait for locks.
     abandoned: Rc<Cell<bool>>,
-    /// The slot's task, once it serves.
+    /// The slot's task, once the slot serves.
     task: Cell<Option<TaskId>>,
     /// Locks and age of a transaction that was refused a lock.
     pub(crate) refused: Refused,
@@ -72,7 +72,7 @@ pub(crate) struct Slot {
     /// only if a commit's future is kept while the slot goes on.
     awaited: RefCell<Vec<TxnId>>,
     verdicts: RefCell<Vec<(TxnId, Result<Receipt, TxnError>)>>,
-    /// Number of completions that the driver has waited for and got.
+    /// Number of completions that the driver has waited for and received.
     steps: Cell<u64>,
 }
 
@@ -83,8 +83,8 @@ pub(crate) enum Operation {
     Commit,
 }
 
-/// State of the driver. Looked at in every poll of the slot's task, so it is a few bytes, and the
-/// buffers are elsewhere.
+/// State of the driver. Every poll of the slot's task reads the state, so it is a few bytes, and
+/// the buffers are elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Errand {
     Idle,
@@ -145,15 +145,15 @@ impl Slot {
                     // Never ready: the driver serves this slot for ever.
                     let _: Poll<()> = driver.as_mut().poll(cx);
                     if (asked || self.steps.get() != steps) && self.is_awaited() {
-                        // The body has just been polled, or the wake was the driver's, and it
-                        // has posted its next batch: there is another wake to come. If the body
-                        // had one as well, it is polled then.
+                        // Either the body has just been polled, or the wake was the driver's. The
+                        // driver has posted its next batch, so another wake will come. If the body
+                        // also had a wake, it is polled then.
                         return Poll::Pending;
                     }
                 }
                 if self.coordinator.cancelled.get() {
-                    // Its transaction ends like one that is dropped. Whatever panics in there ends
-                    // as well.
+                    // The transaction ends as if dropped. A panic during the drop ends here as
+                    // well.
                     let _ = catch_unwind(AssertUnwindSafe(|| body.set(None)));
                 }
                 let Some(body) = body.as_mut().as_pin_mut() else {
@@ -174,8 +174,8 @@ impl Slot {
                 let Some(request) = self.request() else { return Poll::Pending };
                 let executor = &self.coordinator.executor;
                 if request != Operation::Commit && executor.has_company() {
-                    // The row addresses and locks are being prefetched since the rows were added:
-                    // let other slots run until they have arrived.
+                    // The row addresses and locks have been prefetched since the rows were added:
+                    // let other slots run until the prefetches complete.
                     executor.wake(executor.current());
                     return Poll::Pending;
                 }
@@ -190,7 +190,7 @@ impl Slot {
     }
 
     /// Whether `deadline` has passed. If not, the slot's task is polled again when it may have. A
-    /// slot has one timer for this, which is looked at by all that its transactions wait for.
+    /// slot has one timer for deadlines, shared by all waits of its transactions.
     #[inline]
     pub(crate) fn is_late(&self, deadline: Nanos) -> bool {
         if broken(Rule::DeadlinesEndAttempts) {
@@ -234,7 +234,8 @@ impl Slot {
     /// Takes the buffers for a transaction; `None` while another transaction of the slot has them.
     pub(crate) fn take_body(&self) -> Option<Box<Body>> {
         if self.coordinator.node.counts.is_some() {
-            // Not a recent time: on an idle coordinator that is the end of its last transaction.
+            // Not the executor's recent time: on an idle coordinator, that is the end of its last
+            // transaction.
             self.began.set(self.coordinator.executor.now());
         }
         self.spare.borrow_mut().take()
@@ -257,13 +258,13 @@ impl Slot {
         debug_assert!(before.is_none(), "I16: the slot has one transaction's buffers");
     }
 
-    /// Ends an attempt: releases its locks and all that it has reserved.
+    /// Ends an attempt: releases its locks and reservations.
     pub(crate) fn release(&self, mut body: Box<Body>) {
         body.release(&self.coordinator);
         self.give_back(body);
     }
 
-    /// Ends an attempt by an error that the transaction itself has found, as that of an execution.
+    /// Ends an attempt by an error that the transaction itself has found, as by an execution error.
     pub(crate) fn end_by(&self, txn: TxnId, body: Box<Body>, error: TxnError) {
         debug_assert_eq!(body.held.txn(), txn, "I39: locks name the attempt that ends");
         self.failed.replace(Some((txn, error)));
@@ -280,12 +281,13 @@ impl Slot {
         .await;
     }
 
-    /// Hands an attempt over to be executed; [`Slot::executed`] brings it back.
+    /// Hands an attempt over for execution; [`Slot::executed`] returns it.
     pub(crate) fn request_execution(&self, mode: Mode, body: Box<Body>) {
         self.ask(Operation::Execute(mode), body);
     }
 
-    /// Waits for the buffers of the executed transaction; they stay with the slot if it failed.
+    /// Waits for the buffers of the executed transaction; the slot keeps them if the execution
+    /// failed.
     pub(crate) fn executed(&self) -> impl Future<Output = Result<Box<Body>, TxnError>> {
         std::future::poll_fn(|_| {
             if self.errand.get() != Errand::Executed {
@@ -302,8 +304,8 @@ impl Slot {
         })
     }
 
-    /// Returns the error of the execution that has ended `txn`, if one has. Only the slot's last
-    /// failure is kept.
+    /// Returns the error of the execution that has ended `txn`, if there was one. The slot keeps
+    /// only its last failure.
     #[cold]
     pub(crate) fn ended_by(&self, txn: TxnId) -> Option<TxnError> {
         let failed = self.failed.borrow();
@@ -320,13 +322,14 @@ impl Slot {
             Errand::Idle => {}
             Errand::Running(_) => {
                 self.abandoned.set(!broken(Rule::AbandonedAttemptsEnd));
-                // It may be waiting for a lock.
+                // The execution may be waiting for a lock.
                 self.task.get().into_iter().for_each(|task| self.coordinator.executor.wake(task));
             }
         }
     }
 
-    /// Hands the write set of `txn` to the driver. It is committed even if the verdict is dropped.
+    /// Hands the write set of `txn` to the driver. The commit goes on even if the future is
+    /// dropped.
     pub(crate) fn request_commit(self: &Rc<Self>, txn: TxnId, body: Box<Body>) -> PendingCommit {
         debug_assert_eq!(self.attempts.commits.get(), 0, "I16: a slot has one commit at a time");
         debug_assert_eq!(body.held.txn(), txn, "I39: locks name the attempt that commits");
@@ -361,7 +364,7 @@ impl Slot {
             "I16: what ends is the execution that was asked for"
         );
         let failed = match outcome {
-            // Rows read since then may have been read without the locks.
+            // Rows read after the attempt gave up its locks may have been read without them.
             Ok(()) if self.attempts.has_yielded(body.held.txn()) => Some(body.given_up()),
             outcome => outcome.err(),
         };
@@ -390,7 +393,7 @@ impl Slot {
         self.decided.get()
     }
 
-    /// Driver only: delivers the verdict on `txn`. The first one counts.
+    /// Driver only: delivers the verdict on `txn`. The first verdict counts.
     pub(crate) fn decide(&self, txn: TxnId, verdict: Result<Receipt, TxnError>) {
         if !self.decided.replace(true) && self.awaits(txn) {
             self.verdicts.borrow_mut().push((txn, verdict));
@@ -411,21 +414,21 @@ impl Slot {
         self.errand.set(Errand::Idle);
     }
 
-    /// Driver only: ends `txn` after the node was expelled. Recovery decides its outcome, and
-    /// this node begins nothing more.
+    /// Driver only: ends `txn` after the node was expelled. Recovery decides the outcome, and this
+    /// node begins nothing more.
     pub(crate) fn expelled(&self, txn: TxnId) {
         self.decide(txn, Err(TxnError::Unknown(txn)));
         self.coordinator.node.expel();
         self.errand.set(Errand::Idle);
     }
 
-    /// Driver only: counts a completion that it waited for.
+    /// Driver only: counts a completion that the driver waited for.
     #[inline]
     pub(crate) fn step(&self) {
         self.steps.set(self.steps.get() + 1);
     }
 
-    /// Returns the operation requested and not begun.
+    /// Returns the operation that was requested but not begun.
     fn request(&self) -> Option<Operation> {
         match self.errand.get() {
             Errand::Asked(request) => Some(request),
@@ -457,8 +460,8 @@ async fn drive(slot: Rc<Slot>) {
             Operation::Execute(mode) => {
                 let outcome = body.execute(&slot, mode).await;
                 if outcome.is_err() {
-                    // A caller that retries at once would occupy this thread, and clearing the
-                    // conflict may need it.
+                    // A caller that retries at once would occupy this thread, which may be needed
+                    // to clear the conflict.
                     slot.coordinator.executor.yield_now().await;
                 }
                 slot.end_execution(body, outcome);

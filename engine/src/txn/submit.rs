@@ -21,8 +21,8 @@ use crate::txn::session::Session;
 use crate::txn::slot::Slot;
 use crate::txn::transaction::Transaction;
 
-/// Fewest attempts of a transaction before its last error is reported; the time below must be over
-/// too.
+/// Minimum number of attempts before a transaction's last error is reported; the minimum time below
+/// must also have passed.
 const MIN_ATTEMPTS: u32 = 256;
 const MIN_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -31,19 +31,19 @@ const MIN_PATIENCE: Duration = Duration::from_secs(1);
 pub struct Committed<T> {
     /// Value that the body returned.
     pub value: T,
-    /// Timestamps of the commit and of what was read.
+    /// Timestamps of the commit and of the reads.
     pub receipt: Receipt,
 }
 
-/// Pending outcome of a transaction or job. Await it, or call [`Submitted::wait`]; dropping it does
-/// not affect the job.
+/// Pending outcome of a transaction or job. Await the outcome, or call [`Submitted::wait`];
+/// dropping this future does not affect the job.
 #[must_use = "await it or wait for it to learn the outcome"]
 pub struct Submitted<T, E = TxnError> {
     reply: Receiver<Ended<T, E>>,
     cluster: Name,
 }
 
-/// End of a job: its own outcome, or the reason why it has none.
+/// End of a job: its outcome, or the reason why it has no outcome.
 type Ended<T, E> = Result<Result<T, E>, TxnError>;
 
 /// Sending end of a [`Submitted`].
@@ -57,7 +57,7 @@ impl<T, E> Submitted<T, E> {
         (Reply { sender }, Self { reply, cluster })
     }
 
-    /// Outcome of what was not submitted.
+    /// Outcome of a job that was not submitted.
     pub(crate) fn refused(cluster: Name, error: TxnError) -> Self {
         debug_assert!(matches!(error, TxnError::Misuse(_)), "I330: what is refused has no effect");
         let (reply, refused) = Self::channel(cluster);
@@ -65,7 +65,7 @@ impl<T, E> Submitted<T, E> {
         refused
     }
 
-    /// Checks that the outcome is known or can come while the caller waits for it here.
+    /// Checks that the outcome is known, or can arrive while the caller waits on this thread.
     fn check_wait(&self) -> Result<(), TxnError> {
         match self.cluster.check() {
             Err(error) if !self.is_finished() => Err(error),
@@ -84,10 +84,10 @@ impl<T, E: From<TxnError>> Submitted<T, E> {
     ///
     /// # Errors
     /// The job's own, as [`Cluster::run`](crate::Cluster::run) describes for a transaction;
-    /// `Panicked`, converted, if its code panicked; `Fenced`, converted, if its coordinator has
-    /// failed, or the cluster was stopped before the job had ended; `Misuse`, converted, on the
-    /// thread of one of the cluster's coordinators, or in a process that was forked from the
-    /// cluster's: the job goes on without the caller.
+    /// `Panicked`, converted, if the job's code panicked; `Fenced`, converted, if the job's
+    /// coordinator has failed, or the cluster was stopped before the job had ended; `Misuse`,
+    /// converted, on the thread of a coordinator of the cluster, or in a process that was forked
+    /// from the cluster's: the job goes on without the caller.
     pub fn wait(self) -> Result<T, E> {
         self.check_wait()?;
         outcome(self.reply.recv_blocking().ok())
@@ -112,7 +112,7 @@ impl<T: Send + 'static, E: From<TxnError> + Send + 'static> IntoFuture for Submi
     }
 }
 
-/// Outcome of a job that ended so; `None` if its coordinator dropped it.
+/// Converts the end of a job to its outcome; `ended` is `None` if the coordinator dropped the job.
 fn outcome<T, E: From<TxnError>>(ended: Option<Ended<T, E>>) -> Result<T, E> {
     let ended = ended.unwrap_or(Err(TxnError::Fenced));
     ended.unwrap_or_else(|error| Err(error.into()))
@@ -125,14 +125,15 @@ impl<T, E> Reply<T, E> {
     }
 }
 
-/// Runs a job's own code; a panic in it ends only the job, with `Panicked`. (A panic of the
+/// Runs a job's own code; a panic in the code ends only the job, with `Panicked`. (A panic of the
 /// coordinator itself is not caught here: it drops the reply unsent.)
 pub(crate) async fn catch_panics<Fut: Future>(
     job: impl FnOnce() -> Fut,
 ) -> Result<Fut::Output, TxnError> {
     let Ok(running) = catch_unwind(AssertUnwindSafe(job)) else { return Err(TxnError::Panicked) };
     let mut running = pin!(running);
-    // Beside the call, not its result: that would be moved out of the unwinding frame every time.
+    // Stored outside the call instead of returned: a result would be moved out of the unwinding
+    // frame every time.
     let mut outcome = None;
     std::future::poll_fn(|cx| {
         let polled = catch_unwind(AssertUnwindSafe(|| match running.as_mut().poll(cx) {
@@ -154,18 +155,18 @@ pub(crate) enum TxnKind {
     Write(Isolation),
 }
 
-/// Transaction to begin, and the time that it has.
+/// Transaction to begin, and its time limit.
 #[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) kind: TxnKind,
-    /// Time in which it has to begin its commit; `None` for ever.
+    /// Time until the commit must begin; `None` for ever.
     pub(crate) limit: Option<Duration>,
     /// Name for errors.
     pub(crate) label: Label,
 }
 
-/// Runs attempts of a transaction until one has committed or ends with anything but a retryable
-/// error of the engine, or its time is up.
+/// Runs attempts of a transaction until an attempt commits or ends with anything but a retryable
+/// error of the engine, or the time is up.
 pub(crate) async fn retry<T, E, F>(
     mut session: Session,
     Terms { kind, limit, label }: Terms,
@@ -202,11 +203,11 @@ where
     }
 }
 
-/// Runs an attempt; `None` if the deadline has passed before its commit has begun. It is dropped
-/// then, which aborts it. What follows once the commit has begun is the driver's to decide (H21):
-/// the deadline takes nothing back.
+/// Runs an attempt; `None` if the deadline has passed before the commit has begun. The attempt is
+/// then aborted by dropping it. Once the commit has begun, the driver decides the outcome (H21),
+/// and the deadline takes nothing back.
 ///
-/// Takes the attempt pinned, where it is: it is large, and moving it would copy it.
+/// Takes the attempt pinned in place: the attempt is large, and a move would copy it.
 fn in_time<T>(
     slot: &Slot,
     deadline: Nanos,
@@ -228,7 +229,7 @@ async fn attempt<T, E, F>(
 where
     F: AsyncFn(&mut Transaction) -> Result<T, E>,
 {
-    // Beginning may fail too, where timestamps come over the network.
+    // Beginning may fail too, if timestamps come over the network.
     let mut txn = match kind {
         TxnKind::Read => session.begin_read_only().await?,
         TxnKind::Write(isolation) => session.begin(isolation).await?,

@@ -1,13 +1,13 @@
 //! A transaction: declare rows, execute, read and write, commit (LOTUS §7.3).
 //!
-//! A [`Transaction`] is a handle on buffers that its coroutine slot lends it; once they have grown
-//! to fit, a transaction allocates nothing. `execute` and `commit` hand the buffers to the slot's
-//! driver, which locks and reads the rows added since the last call (`crate::txn::read`) or carries
-//! out the commit (`crate::txn::commit`). Dropping a transaction aborts it: its locks are released
-//! at once, remote ones by a message that is repeated until acknowledged.
+//! A [`Transaction`] is a handle on buffers that its coroutine slot lends it; once the buffers have
+//! grown to fit, a transaction allocates nothing. `execute` and `commit` hand the buffers to the
+//! slot's driver, which locks and reads the rows added since the last call (`crate::txn::read`) or
+//! carries out the commit (`crate::txn::commit`). Dropping a transaction aborts it: local locks are
+//! released at once, remote locks by a message that is repeated until acknowledged.
 //!
-//! The error of a failed execution stays with the slot, by the attempt's id, so that remembering it
-//! takes neither room in the handle nor time where nothing fails.
+//! The slot keeps the error of a failed execution, by the attempt's id. The error takes no room in
+//! the handle, and no time if nothing fails.
 
 use lotus_sabotage::any_broken;
 use std::rc::Rc;
@@ -25,14 +25,14 @@ use crate::txn::slot::Slot;
 
 /// Handle of one attempt at a transaction: rows are added, executed, read and written.
 ///
-/// A body of [`Cluster::run`](crate::Cluster::run) borrows it and has it committed by returning
-/// `Ok`. A job that has begun it by hand ([`Session::begin`](crate::Session::begin)) calls
-/// [`Transaction::commit`]; dropping it without that aborts it.
+/// A body of [`Cluster::run`](crate::Cluster::run) borrows the handle, and commits by returning
+/// `Ok`. A job that has begun a transaction by hand ([`Session::begin`](crate::Session::begin))
+/// calls [`Transaction::commit`]; dropping the handle without a commit aborts the transaction.
 pub struct Transaction {
     pub(crate) slot: Rc<Slot>,
-    /// `None` once the attempt has ended, and while it executes.
+    /// `None` once the attempt has ended, and during an execution.
     pub(crate) body: Option<Box<Body>>,
-    /// Whether the slot's driver has the body, to execute it.
+    /// Whether the slot's driver has the body, for an execution.
     lent: bool,
     id: TxnId,
     mode: Mode,
@@ -62,7 +62,7 @@ impl Transaction {
         Ok(begun)
     }
 
-    /// Begins a read-only transaction at a snapshot that the caller keeps alive, however old.
+    /// Begins a read-only transaction at a snapshot of any age that the caller keeps alive.
     pub(crate) async fn begin_at(slot: &Rc<Slot>, snapshot: Timestamp) -> Result<Self, TxnError> {
         let mut begun = Self::open(slot, Mode::ReadOnly).await?;
         let body = begun.body_mut()?;
@@ -94,9 +94,9 @@ impl Transaction {
         self.id
     }
 
-    /// Returns the error of an execution that has ended the attempt; `None` if none has. Nothing
-    /// can be done with the transaction after it, and nothing of it is ever committed. It is
-    /// remembered until another attempt of the same slot fails.
+    /// Returns the error of an execution that has ended the attempt, or `None`. After such an error
+    /// the transaction is unusable, and none of its changes is ever committed. The slot remembers
+    /// the error until another attempt of the slot fails.
     #[inline]
     pub fn ended_by(&self) -> Option<TxnError> {
         let goes_on = self.body.is_some() || self.lent;
@@ -121,12 +121,12 @@ impl Transaction {
         self.add_row(table, key.into(), Access::Write, 0)
     }
 
-    /// Adds a row that does not exist yet, with its value. If it does, and this transaction has not
-    /// deleted it, the next execution ends the attempt with `AlreadyExists`: that of
-    /// [`Self::execute`], of a commit, or of an operation on an ordered table.
+    /// Adds a row that does not exist yet, with its value. If the row exists, and this transaction
+    /// has not deleted it, the next execution ends the attempt with `AlreadyExists`: by
+    /// [`Self::execute`], by a commit, or by an operation on an ordered table.
     ///
     /// # Errors
-    /// As [`Transaction::add_rw`]; `TooLarge` if the value is.
+    /// As [`Transaction::add_rw`]; `TooLarge` if the value is too large.
     pub fn insert(
         &mut self,
         table: TableId,
@@ -138,7 +138,7 @@ impl Transaction {
         Ok(item)
     }
 
-    /// Adds a row of the application's, which no node of an ordered table is.
+    /// Adds a row of the application, in a table that is not ordered.
     #[inline]
     fn add_row(
         &mut self,
@@ -150,7 +150,7 @@ impl Transaction {
         self.add_if(|def| !def.is_ordered(), (table, key), access, value_bytes)
     }
 
-    /// Adds a row with a value of `value_bytes` bytes, unless that does not fit the table.
+    /// Adds a row with a value of `value_bytes` bytes, unless the value does not fit the table.
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -162,7 +162,7 @@ impl Transaction {
         self.add_if(|_| true, (table, primary_key), access, value_bytes)
     }
 
-    /// As [`Self::add`], in a table that is allowed.
+    /// As [`Self::add`], if `allowed` accepts the table.
     #[inline]
     fn add_if(
         &mut self,
@@ -196,7 +196,7 @@ impl Transaction {
         };
         if let Some(index) = body.index.find(&body.rows, table, key, same) {
             let row = &mut body.rows[index];
-            // A row that this transaction deletes exists: inserting it again is a write.
+            // A row that this transaction deletes exists: inserting the row again is a write.
             if access > row.access && row.change != Change::Delete {
                 // Upgrade the lock and read the row again at the next execution.
                 (row.access, row.executed) = (access, false);
@@ -227,14 +227,14 @@ impl Transaction {
         Ok(Item::from_index(body.rows.len() as u32 - 1))
     }
 
-    /// Locks and reads the rows added since the last call. Any error ends the attempt, which
-    /// remembers it ([`Transaction::ended_by`]).
+    /// Locks and reads the rows added since the last call. Any error ends the attempt, and is
+    /// remembered ([`Transaction::ended_by`]).
     ///
     /// If this future is dropped, the execution goes on; call `execute` again to wait for it.
     ///
     /// # Errors
     /// Retryable ones (see [`TxnError::is_retryable`]), `AlreadyExists`, `KeyCollision`,
-    /// `TableFull`, or `Fenced`. They name the row that they are about ([`TxnError::row`]).
+    /// `TableFull`, or `Fenced`. Errors about a row name the row ([`TxnError::row`]).
     pub async fn execute(&mut self) -> Result<(), TxnError> {
         if let Some(body) = self.body.take() {
             self.lent = true;
@@ -242,15 +242,15 @@ impl Transaction {
         } else if !self.lent {
             return Err(OVER);
         }
-        // Otherwise an execution that was dropped is still under way: wait for that one.
+        // Otherwise an execution whose future was dropped is still under way: wait for its end.
         let executed = self.slot.executed().await;
         self.lent = false;
         self.body = Some(executed?);
         Ok(())
     }
 
-    /// Returns the value of a row: the one put by this transaction, or else the one read. `None` if
-    /// the row does not exist, was deleted, or has not been executed yet.
+    /// Returns the value of a row: the value put by this transaction, or else the value read.
+    /// `None` if the row does not exist, was deleted, or has not been executed yet.
     #[inline]
     pub fn value(&self, item: Item) -> Option<&[u8]> {
         let body = self.body.as_ref()?;
@@ -263,8 +263,8 @@ impl Transaction {
         body.values.get(range.clone())
     }
 
-    /// Returns the number of rows that the transaction has in memory: those that were added, and
-    /// the nodes of ordered tables that it has read or changed. 0 once it is over.
+    /// Returns the number of rows that the transaction has in memory: the added rows, and the nodes
+    /// of ordered tables that it has read or changed. 0 once the transaction is over.
     pub fn row_count(&self) -> usize {
         self.body.as_ref().map_or(0, |body| body.rows.len())
     }
@@ -326,8 +326,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Commits: makes all changes visible at one moment, or none of them. Rows added since the last
-    /// execution are executed first.
+    /// Commits: makes either all changes visible at one moment, or no change. Rows added since the
+    /// last execution are executed first.
     ///
     /// Once begun, the commit is completed even if this future is dropped.
     ///
@@ -367,7 +367,7 @@ impl Transaction {
         verdict.await
     }
 
-    /// Whether this transaction adds the row.
+    /// Whether the row is an insert of this transaction.
     pub(crate) fn has_added(&mut self, item: Item) -> Result<bool, TxnError> {
         Ok(self.body_mut()?.row(item)?.access == Access::Insert)
     }
@@ -377,7 +377,7 @@ impl Transaction {
         Ok(self.body_mut()?.rows.iter().any(|row| !row.executed))
     }
 
-    /// Takes read locks on `names`, rows or not, until the attempt ends.
+    /// Takes read locks on `names`, of rows or not, until the attempt ends.
     pub(crate) async fn lock_to_read(&mut self, names: &[LockName]) -> Result<(), TxnError> {
         let slot = Rc::clone(&self.slot);
         let coordinator = &slot.coordinator;
@@ -408,7 +408,7 @@ impl Transaction {
         slot.request_commit(id, body).await.map(drop)
     }
 
-    /// Aborts the attempt. None of its changes ever becomes visible.
+    /// Aborts the attempt. Its changes never become visible.
     pub fn abort(self) {}
 
     /// Ends the attempt without a commit.

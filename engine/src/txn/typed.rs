@@ -1,7 +1,7 @@
 //! Typed rows (`lotus_rows`) in transactions of the engine.
 //!
-//! Rows of hash tables are added, executed and changed as by hand; an execution is left out if the
-//! row that is wanted is executed. Rows of ordered tables are those of [`Transaction::ordered`].
+//! Rows of hash tables are added, executed and changed as by hand; an execution is skipped if the
+//! wanted row is already executed. Rows of ordered tables go through [`Transaction::ordered`].
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
@@ -11,8 +11,8 @@ use crate::api::error::TxnError;
 use crate::txn::body::{Access, Item, Row};
 use crate::txn::transaction::Transaction;
 
-/// Number of rows up to which a row is looked for by its primary key. It saves the hash of the key
-/// where the row was added a moment ago, which is the common case of typed rows.
+/// Number of rows up to which a row is found by its primary key. This saves the hash of the key if
+/// the row was added a moment ago, the common case of typed rows.
 const FEW: usize = 8;
 
 impl Transaction {
@@ -106,8 +106,8 @@ impl HashRows for Transaction {
         key: PrimaryKey,
         value: &[u8],
     ) -> Result<(), TxnError> {
-        // A row that this transaction knows to exist needs no execution to be refused, also if the
-        // transaction has added it itself.
+        // An insert of a row that this transaction knows to exist is refused without an execution,
+        // even if the transaction has added the row itself.
         let item = self.add_for(table, key, Purpose::Read)?;
         if self.value(item).is_some() {
             return Err(self.end_at_row(table, key.as_bytes(), Some(item)));

@@ -1,4 +1,4 @@
-//! Tables that another process has created, for transactions that name them.
+//! Lookup of tables that another process has created.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::node::looks::Turn;
 use crate::node::shared::Shared;
 use crate::txn::session::SessionView;
 
-/// A look that is under way. It ends even if its task is dropped.
+/// A look under way. The look ends even if its task is dropped.
 struct Look {
     shared: Arc<Shared>,
     answered: bool,
 }
 
 impl Look {
-    /// Reads the catalogue where that may block.
+    /// Reads the catalogue in a place where blocking is allowed.
     async fn carry_out(mut self) {
         self.answered = self.shared.learn_tables_apart().await;
     }
@@ -29,11 +29,11 @@ impl Drop for Look {
 }
 
 impl SessionView {
-    /// Makes a table known to this process that another one may have created. Other coroutines run
-    /// meanwhile. Looks begin at intervals of 100 ms at least, and serve all that wait for one.
+    /// Learns a table that another process may have created. Other coroutines run meanwhile. Looks
+    /// begin at intervals of at least 100 ms, and a look serves all waiting callers.
     ///
     /// # Errors
-    /// `UnknownTable` if there is no such table; `Timeout` if the authority does not answer.
+    /// `UnknownTable` if the table does not exist; `Timeout` if the authority does not answer.
     pub async fn learn_table(&self, table: TableId) -> Result<(), TxnError> {
         let shared = &self.slot.coordinator.shared;
         if shared.table(table).is_none() {
@@ -42,8 +42,7 @@ impl SessionView {
         shared.table(table).map(drop).ok_or(TxnError::UnknownTable(table))
     }
 
-    /// Makes all tables known to this process that have been created by now, as
-    /// [`Self::learn_table`] does.
+    /// Learns all existing tables, as [`Self::learn_table`] does.
     ///
     /// # Errors
     /// `Timeout` if the authority does not answer.
@@ -51,13 +50,13 @@ impl SessionView {
         let coordinator = &self.slot.coordinator;
         let looks = &coordinator.shared.looks;
         if coordinator.shared.is_whole() {
-            // There are no other processes.
+            // This process is the whole cluster.
             return Ok(());
         }
         let wanted = looks.ask();
         loop {
             match looks.turn(wanted, coordinator.executor.now()) {
-                // A task of its own: others wait for the look, whatever becomes of this one.
+                // A separate task: other callers wait for the look, even if this call is dropped.
                 Turn::Look => {
                     let shared = Arc::clone(&coordinator.shared);
                     coordinator.executor.spawn(Look { shared, answered: false }.carry_out());

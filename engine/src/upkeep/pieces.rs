@@ -1,8 +1,8 @@
 //! Background transactions of a coordinator: many rows at once, fewer after a conflict.
 //!
 //! [Purges](crate::upkeep::purge) and [trims](crate::upkeep::trim) change many rows in one
-//! transaction, which takes as many round trips as one row. If one of the rows is in use the whole
-//! transaction fails, and smaller pieces are tried; a piece that fails as well is put back for
+//! transaction, which takes as many round trips as one row. If a row is in use, the whole
+//! transaction fails, and smaller pieces are tried. The rows of a failed piece are put back for
 //! later.
 //!
 //! # Unknown outcomes
@@ -15,13 +15,13 @@ use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::txn::session::Session;
 
-/// Whether the transaction must not be tried again: it has committed, or its outcome is unknown.
+/// Whether the transaction must not be repeated: committed, or with an unknown outcome.
 pub(crate) fn is_over(outcome: &Result<(), TxnError>) -> bool {
     matches!(outcome, Ok(()) | Err(TxnError::Unknown(_)))
 }
 
-/// Runs `work` on all of `due`, or else on pieces of `piece` rows; returns whether any of it is
-/// done.
+/// Runs `work` on the whole of `due`, or else on pieces of `piece` rows; returns whether any piece
+/// is over.
 async fn in_pieces<T>(
     due: &[T],
     piece: usize,
@@ -44,9 +44,10 @@ async fn in_pieces<T>(
 }
 
 impl Session {
-    /// Runs `work`, a transaction, on all of `due`, or else on pieces of `piece` rows; `put_back`
-    /// takes those that failed. Returns whether any of it is done. All of it counts as work of the
-    /// coordinator, also between two transactions, so that settling waits for it.
+    /// Runs `work`, a transaction, on the whole of `due`, or else on pieces of `piece` rows;
+    /// `put_back` takes the rows of failed pieces. Returns whether any piece is over. Counts as
+    /// work of the coordinator throughout, also between two transactions, so that settling waits
+    /// for the end.
     pub(crate) async fn upkeep<T>(
         &mut self,
         due: &[T],

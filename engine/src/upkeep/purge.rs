@@ -1,31 +1,31 @@
 //! Purging: reclaiming the memory of rows that were deleted long ago (DESIGN §7, H13, H20).
 //!
 //! # What it is
-//! Each coordinator notes what its transactions delete. Once the horizon has reached a deletion, no
-//! snapshot can see anything of the row, and the coordinator takes it away in a slot of its own:
-//! CVT and record slots are free memory then, for any row.
+//! A coordinator notes the deletions of its transactions. Once the horizon has reached a deletion,
+//! no snapshot can see the row, and the coordinator removes it by a transaction in a dedicated
+//! slot. CVT and record slots become free memory for any row.
 //!
-//! # The order, and what it is for
+//! # The order, and its purpose
 //! 1. The group's *purge time* is raised to the horizon on every replica. A snapshot that finds a
-//!    row absent reads it afterwards and gives up if it is older; an insert names it as the time
-//!    since which its row was absent. So a wrong horizon cannot mislead a snapshot: it only has to
-//!    give up.
-//! 2. A transaction locks row and bucket as an insert would, and reads the row: it goes on only if
-//!    the deletion still is the newest version.
-//! 3. On all replicas: a log entry, then one cell as INVISIBLE. Readers wait from here on.
-//! 4. On the primary, then on the backups: the CVT is zeroed except for that cell's version word,
-//!    then that as well. A recoverer that finds the tag also finds a log; one that finds no tag has
-//!    nothing to repair. If the placement has changed since the primary's zeroes, on all replicas:
-//!    the new primary may have been a backup (H23).
+//!    row absent reads the purge time afterwards and gives up if the snapshot is older; an insert
+//!    records the purge time as the time since which its row was absent. A wrong horizon therefore
+//!    cannot mislead a snapshot, which at worst gives up.
+//! 2. A transaction locks row and bucket as an insert would, and reads the row: it continues only
+//!    if the deletion still is the newest version.
+//! 3. On all replicas: a log entry, then one cell as INVISIBLE. Readers wait from this step on.
+//! 4. On the primary, then on the backups: the CVT is zeroed except for the cell's version word,
+//!    then the version word as well. A recoverer that finds the tag also finds a log; without a
+//!    tag, nothing needs repair. If the placement has changed since the primary's zeroes, all
+//!    replicas are zeroed: the new primary may have been a backup (H23).
 //! 5. The locks are released, and the slots are free.
 //!
 //! # What it is not
 //! A promise. Rows that cannot be locked are tried again; if the coordinator is gone, a deleted row
-//! stays a tombstone until it is inserted and deleted anew.
+//! stays a tombstone until it is inserted and deleted again.
 //!
-//! Slots are free at the coordinator that purges, and get from there to the coordinators that need
-//! them ([`crate::space::slots`]). In the same turn the coordinator shares its free slots of full
-//! groups, and [trims](crate::upkeep::trim) rows.
+//! The slots become free at the purging coordinator, and move from there to the coordinators that
+//! need slots ([`crate::space::slots`]). In the same turn the coordinator shares its free slots of
+//! full groups, and [trims](crate::upkeep::trim) rows.
 
 use std::rc::Rc;
 
@@ -46,21 +46,21 @@ use crate::txn::body::{Access, Change};
 use crate::txn::session::{Job, Session};
 use crate::txn::slot::Slot;
 
-/// Most rows that one transaction purges: it takes as many round trips as for one.
+/// Limit of the rows per purge transaction, which takes as many round trips as for a single row.
 const BATCH: usize = 64;
 /// Rows tried at once after a larger batch has met a conflict.
 const PIECE: usize = 4;
-/// Horizon intervals between two looks when there was nothing to purge.
+/// Horizon intervals until the next look if there was nothing to purge.
 const IDLE_INTERVALS: u32 = 8;
 
-/// Purges this coordinator's deletions, in a slot of its own, until its node is expelled.
+/// Purges this coordinator's deletions, in a dedicated slot, until the node is expelled.
 pub(crate) async fn keep(coordinator: Rc<Coordinator>) {
     let config = &coordinator.shared.config;
     let number = config.threads * config.coroutines + coordinator.thread;
     let slot = Slot::new(Rc::clone(&coordinator), config.coroutines, number as u16);
     let (jobs, inbox) = async_channel::bounded(1);
     let job: Job = Box::new(|session| Box::pin(work(session)));
-    // The channel has room for one.
+    // The channel has room for one job.
     let _ = jobs.try_send(job);
     slot.serve(inbox).await;
 }
@@ -68,7 +68,7 @@ pub(crate) async fn keep(coordinator: Rc<Coordinator>) {
 async fn work(mut session: Session) {
     let mut filler = Filler::default();
     while !session.coordinator().node.has_failed() {
-        // Filling of memory nodes that return is the coordinator's own work as well.
+        // The coordinator also fills returning memory nodes.
         let fills = session.fill(&mut filler).await;
         session.coordinator().share_slots();
         let trimmed = session.trim_due().await;
@@ -95,7 +95,7 @@ impl Session {
         }
         let limit = BATCH.min(usize::from(coordinator.shared.log.max_writes()));
         let mut due = coordinator.tombstones.take_due(coordinator.node.horizon.get(), limit);
-        // A commit that was under way when its table was dropped has noted its rows since.
+        // A commit that was under way when its table was dropped may have noted rows since.
         due.retain(|row| coordinator.serves_table(row.table));
         due
     }
@@ -109,7 +109,7 @@ impl Session {
         debug_assert!(due.len() <= room, "I12: a purge fits a log entry");
         let horizon = self.coordinator().node.horizon.get();
         let mut txn = self.begin(Isolation::Serializable).await?;
-        // A row that was deleted several times is one row of the transaction.
+        // A row deleted several times is one row of the transaction.
         let mut items = Vec::with_capacity(due.len());
         for row in due {
             items.push(txn.add(row.table, row.key, Access::Purge, 0)?);
@@ -132,7 +132,7 @@ impl Session {
             }
         }
         if body.rows.iter().all(|row| row.change == Change::None) {
-            // All have been inserted again. Not a commit, which would count as a client's
+            // Every row has been inserted again. Not a commit, which would count as a client's
             // transaction.
             txn.abort();
             return Ok(());

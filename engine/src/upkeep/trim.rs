@@ -1,30 +1,30 @@
 //! Trimming: rows updated in a full group give up the slot of their older version (H13).
 //!
 //! # What it is
-//! A row that was written once has one slot, and its first update takes a second, which the row
-//! then keeps for its next version. In a full group that slot may come from the reserve
-//! ([`crate::space::slots`]). So the coordinator notes the row, and when few slots are free, or an
-//! insert finds none, it takes the older version away: its slot is free memory then, in place of
-//! the one that was taken.
+//! A row written once has one slot. The first update takes a second slot, which the row keeps for
+//! its next version. In a full group the second slot may come from the reserve
+//! ([`crate::space::slots`]). The coordinator therefore notes the row, and when few slots are free,
+//! or an insert finds none, removes the older version: its slot becomes free memory, in place of
+//! the slot that was taken.
 //!
-//! # The order, and what it is for
+//! # The order, and its purpose
 //! 1. The row is locked to write, and read. Its newest version is left alone.
-//! 2. On all replicas: a log entry, then the cell's version word as INVISIBLE. Nothing else of the
-//!    cell changes yet: a version word must never stand beside words that came after it.
-//! 3. On all replicas: the other words of the cell, without a slot, then its version word as 0.
+//! 2. On all replicas: a log entry, then the cell's version word as INVISIBLE. The rest of the cell
+//!    is unchanged at this step: a version word must never stand beside later words.
+//! 3. On all replicas: the remaining words of the cell, without a slot, then its version word as 0.
 //! 4. The row is dropped from the version table cache, the lock is released, and the slot is free.
 //!
-//! Recovery that finds the tag undoes the transaction like an update: that empties the cell on all
-//! replicas and leaves it without a slot, which is what 3 would have done.
+//! Recovery that finds the tag undoes the transaction like an update, which empties the cell on all
+//! replicas and leaves it without a slot, as step 3 would have done.
 //!
 //! # When
-//! Once the horizon has reached the version that follows the one to be taken, as the row is found
-//! under its lock: then no snapshot needs the older one. A row that has been written since it was
-//! noted is left alone until the horizon has reached the later version.
+//! Once the horizon has reached the successor of the version to remove, as the row is found under
+//! its lock: then no snapshot needs the older version. A row that has been written since the note
+//! is left alone until the horizon has reached the later version.
 //!
-//! While an update waits for a slot, here or at a node that has asked, and for [`URGENT`] intervals
-//! of the horizon afterwards: at once. Snapshots that need the older version then fail as too old,
-//! as where a version is overwritten ([`lotus_mvcc::retention`]).
+//! At once while an update waits for a slot, here or at a node that has asked for slots, and for
+//! [`URGENT`] intervals of the horizon afterwards. Snapshots that need the older version then fail
+//! as too old, as when a version is overwritten ([`lotus_mvcc::retention`]).
 
 use lotus_fabric::env::Nanos;
 use lotus_mvcc::Timestamp;
@@ -39,16 +39,16 @@ use crate::txn::body::{Access, Change};
 use crate::txn::session::Session;
 use crate::upkeep::pieces::is_over;
 
-/// Most rows that one transaction trims.
+/// Limit of the rows per trim transaction.
 const BATCH: usize = 16;
 /// Rows tried at once after a larger batch has met a conflict.
 const PIECE: usize = 1;
 /// Horizon intervals for which a miss of a slot counts as recent.
 const URGENT: u32 = 16;
 
-/// Takes the rows to trim now. Rows keep their slots while more than twice the reserve is free,
-/// and no insert has missed one. Also returns the horizon that applies: the maximum if trims
-/// must not wait.
+/// Takes the rows to trim now. Rows keep their slots while more than twice the reserve is free, and
+/// no insert has missed a slot. Also returns the horizon that applies: the maximum if trims must
+/// not wait.
 fn trims_due(coordinator: &Coordinator) -> (Vec<Noted>, Timestamp) {
     let slots = &coordinator.node.slots;
     let now = coordinator.executor.now();
@@ -63,13 +63,13 @@ fn trims_due(coordinator: &Coordinator) -> (Vec<Noted>, Timestamp) {
     };
     let limit = BATCH.min(usize::from(coordinator.shared.log.max_writes()));
     let mut due = coordinator.trims.take_due(horizon, limit, is_scarce);
-    // A commit that was under way when its table was dropped has noted its rows since.
+    // A commit that was under way when its table was dropped may have noted rows since.
     due.retain(|row| coordinator.serves_table(row.slots.table));
     (due, horizon)
 }
 
 impl Session {
-    /// Trims the rows that are due; returns whether there were any.
+    /// Trims the rows that are due; returns whether any piece is over.
     pub(crate) async fn trim_due(&mut self) -> bool {
         if self.coordinator().settled.get() {
             return false;
@@ -85,9 +85,9 @@ impl Session {
         self.upkeep(&due, PIECE, trim, put_back).await
     }
 
-    /// Takes the slots of older versions from these rows; all or none. A row that has been written
-    /// since, so that a snapshot at or after the `horizon` may need its older version, is noted
-    /// again instead.
+    /// Takes the slots of older versions from these rows; all or none. A row written since the
+    /// note, whose older version a snapshot at or after the `horizon` may need, is noted again
+    /// instead.
     async fn trim(&mut self, due: &[Noted], horizon: Timestamp) -> Result<(), TxnError> {
         let room = usize::from(self.coordinator().shared.log.max_writes());
         debug_assert!(due.len() <= room, "I12: a trim fits a log entry");

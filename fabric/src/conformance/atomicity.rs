@@ -23,7 +23,7 @@ properties! {
 
 const ROUNDS: u64 = 20_000;
 
-/// Writers store words with two equal halves; no reader sees halves that differ.
+/// Writers store words with two equal halves; no reader sees different halves.
 fn a_word_never_tears(cluster: &Cluster) {
     let (writers, done) = writers(cluster, async |lane, round| {
         let half = round & 0xFFFF_FFFF;
@@ -46,8 +46,9 @@ fn a_word_never_tears(cluster: &Cluster) {
     cluster.with_regions().run(writers.into_iter().chain([reader]));
 }
 
-/// One writer stores the round into one word after the other. At any moment the memory holds a
-/// prefix of one round before a suffix of the previous one; any other data mixes two moments (H14).
+/// One writer stores the round number into one word after the other. At any moment the memory holds
+/// a prefix of one round followed by a suffix of the previous round; different data mixes two
+/// moments (H14).
 fn a_stable_read_is_a_snapshot(cluster: &Cluster) {
     const WORDS: usize = 24;
     let (done, rounds) = (Flag::default(), cluster.rounds(ROUNDS));
@@ -88,7 +89,8 @@ fn concurrent_adds_all_count(cluster: &Cluster) {
     });
 }
 
-/// All coordinators increment a word by compare-and-swap and count their successes in another.
+/// The coordinators increment a word by compare-and-swap and count their successes in a second
+/// word.
 fn compare_and_swap_lets_one_of_many_through(cluster: &Cluster) {
     let (swappers, _) = writers(cluster, async |lane, _| {
         let seen = read(lane, word(MEMORY[0], 0)).await;
@@ -110,7 +112,7 @@ fn compare_and_swap_lets_one_of_many_through(cluster: &Cluster) {
     });
 }
 
-/// Fields of 16 and 48 bits, the lower of which wraps.
+/// Fields of 16 and 48 bits; the lower field wraps.
 fn fields_of_one_word_count_apart(cluster: &Cluster) {
     let (adders, _) = writers(cluster, async |lane, _| {
         if lane.capabilities().masked_atomics {
@@ -128,8 +130,8 @@ fn fields_of_one_word_count_apart(cluster: &Cluster) {
     });
 }
 
-/// One field is taken and freed by compare-and-swap while others add to a field of the same word;
-/// whoever has taken it raises a word that nobody else may touch.
+/// One field is a lock, acquired and released by compare-and-swap, while fetch-and-adds change a
+/// counter in the same word. Only the lock holder may change a separate, protected word.
 fn a_masked_field_is_a_lock_beside_a_counter(cluster: &Cluster) {
     const OWNER: u64 = 0xFF << 56;
     let owner = |from: u64, to: u64| MaskedSwap {
@@ -168,7 +170,7 @@ fn a_masked_field_is_a_lock_beside_a_counter(cluster: &Cluster) {
     });
 }
 
-/// Swaps and sums of 16 bytes, against a model that is a plain number.
+/// Swaps and sums of 16 bytes, checked against a plain number as the model.
 fn wide_atomics_do_what_their_definition_says(cluster: &Cluster) {
     let rounds = cluster.rounds(2000);
     cluster.with_regions().solo(async move |lane| {
@@ -184,7 +186,7 @@ fn wide_atomics_do_what_their_definition_says(cluster: &Cluster) {
                 (before, sum_by_bits(model, addend, boundary))
             } else {
                 let compare_mask = random.wide() & random.wide();
-                // Every other one compares what is there; of the rest nearly all find otherwise.
+                // Every second swap compares with the current value; nearly all the rest fail.
                 let compare = if round & 2 == 0 { model ^ !compare_mask } else { random.wide() };
                 let (swap, swap_mask) = (random.wide(), random.wide());
                 let swap = WideSwap { compare, compare_mask, swap, swap_mask };
@@ -203,7 +205,7 @@ fn wide_atomics_do_what_their_definition_says(cluster: &Cluster) {
     });
 }
 
-/// Sum of 16 bytes where a bit of `boundary` stops the carry from there, bit by bit.
+/// Sum of 16 bytes, bit by bit; a bit of `boundary` stops the carry out of its position.
 fn sum_by_bits(old: u128, addend: u128, boundary: u128) -> u128 {
     let (mut sum, mut carry) = (0, 0);
     for bit in 0..u128::BITS {
@@ -214,11 +216,11 @@ fn sum_by_bits(old: u128, addend: u128, boundary: u128) -> u128 {
     sum
 }
 
-/// Sums that carry from the low word into the high one all the time, while atomics on 8 bytes add
-/// to either word.
+/// Sums that constantly carry from the low word into the high word, while atomics on 8 bytes add to
+/// the high word.
 fn concurrent_wide_adds_all_count(cluster: &Cluster) {
     const WIDE: u128 = 5 << 64 | (u64::MAX - 2) as u128;
-    // The top byte of the high word counts by itself.
+    // The top byte of the high word is a separate counter.
     const FIELD: u128 = 0x41 << 120;
     let (adders, _) = writers(cluster, async |lane, _| {
         if lane.capabilities().wide_atomics {
@@ -238,8 +240,8 @@ fn concurrent_wide_adds_all_count(cluster: &Cluster) {
     });
 }
 
-/// The high word is a lock, which is taken and freed by comparing 16 bytes, and the low one is
-/// changed by atomics on 8 bytes; a swap that goes through has seen both as they were at once.
+/// The high word is a lock, acquired and released by compare-and-swap of 16 bytes; the low word is
+/// changed by atomics on 8 bytes. A successful swap has seen both words at one moment.
 fn a_wide_swap_lets_one_of_many_through(cluster: &Cluster) {
     const LOW: u128 = u64::MAX as u128;
     let (lockers, _) = writers(cluster, async move |lane, round| {
@@ -251,7 +253,8 @@ fn a_wide_swap_lets_one_of_many_through(cluster: &Cluster) {
         let seen = batch.wide_fetch_and_add(lock, 0, 0);
         let done = batch.post().await.expect("nothing fails");
         let seen = value_of([done.words(seen)[0], done.words(seen)[1]]) & LOW;
-        // Free, and nobody has come in since: the low word counts those who have.
+        // Succeeds only if the lock is free and nobody has held it since: the low word counts the
+        // holders.
         let take = WideSwap {
             compare: seen,
             compare_mask: !0,
@@ -282,7 +285,7 @@ fn a_wide_swap_lets_one_of_many_through(cluster: &Cluster) {
     });
 }
 
-/// Numbers without a pattern, the same in every run (SplitMix64).
+/// Numbers without a pattern, equal in every run (SplitMix64).
 struct Arbitrary(u64);
 
 impl Arbitrary {
@@ -298,8 +301,8 @@ impl Arbitrary {
     }
 }
 
-/// Three coordinators on two nodes that write their rounds; and a flag that is set once the first
-/// of them has finished.
+/// Three coordinators on two nodes that write their round numbers, and a flag set when the first
+/// coordinator has finished.
 fn writers(
     cluster: &Cluster,
     write: impl AsyncFn(&Lane, u64) + Copy + Send + 'static,

@@ -23,17 +23,18 @@ properties! {
     a_notice_beyond_the_limit_is_refused,
 }
 
-/// Answers with the request.
+/// Echoes the request.
 const ECHO: Service = Service(0);
 /// Returns the number of messages that did not parse.
 const MALFORMED: Service = Service(1);
-/// Keeps the first request and the first retry, and answers both when the retry has come.
+/// Keeps the responder of the first request, and answers both the request and the retry when the
+/// retry arrives.
 const TWICE: Service = Service(2);
 /// Answers from another task, after the handler has returned.
 const LATER: Service = Service(3);
-/// Hears notices; a call returns the longest one so far.
+/// Hears notices; a call returns the longest notice so far.
 const HEARD: Service = Service(4);
-/// No handler is registered for it.
+/// A service without a handler.
 const NOBODY: Service = Service(200);
 
 /// The second answer of [`TWICE`].
@@ -42,7 +43,7 @@ const DUPLICATE: &[u8] = b"a duplicate";
 const PATIENT: Patience = Patience::constant(Duration::from_millis(20), 1000);
 const HASTY: Patience = Patience::constant(Duration::from_millis(1), 3);
 
-/// Runs a client against a server that lives until the client has ended.
+/// Runs a client against a server that lives until the client ends.
 fn with_server<F: Future<Output = ()> + 'static>(
     cluster: &Cluster,
     client: impl FnOnce(Rpc) -> F + Send + 'static,
@@ -169,7 +170,7 @@ fn a_call_survives_a_partition(cluster: &Cluster) {
 fn a_call_to_nobody_times_out(cluster: &Cluster) {
     let harness = cluster.harness.clone();
     with_server(cluster, async move |rpc: Rpc| {
-        // A caller that waits long must not make an impatient one wait as long.
+        // A patient call must not delay the timeout of an impatient call.
         let patient = rpc.clone();
         let lasting = Patience::constant(super::LIMIT, 2);
         rpc.lane().executor().spawn(async move {
@@ -195,7 +196,7 @@ fn late_and_duplicate_replies_are_dropped(cluster: &Cluster) {
         for round in 0..20 {
             let request = payload(round);
             let reply = rpc.call(PEER, TWICE, &request, PATIENT).await.expect("answered twice");
-            // The duplicate may have overtaken the first reply, or the first may be lost.
+            // The duplicate may have overtaken the first reply, or the first reply may be lost.
             assert!(*reply == *request || *reply == *DUPLICATE, "the reply to another call");
             echo(&rpc, b"the next call").await;
         }
@@ -207,7 +208,7 @@ fn garbage_is_counted_and_dropped(cluster: &Cluster) {
         let deadline = rpc.lane().executor().now().after(super::LIMIT);
         loop {
             for bytes in [1, 5, 15, 16, 17, 4096] {
-                // An invalid version byte, and more of the same.
+                // Invalid version bytes only.
                 rpc.lane().send(PEER, &vec![0xFF; bytes]);
             }
             let reply = rpc.call(PEER, MALFORMED, b"", PATIENT).await.expect("the server answers");
@@ -227,7 +228,7 @@ fn a_reply_may_come_much_later(cluster: &Cluster) {
     });
 }
 
-/// Notices may be lost, so each is sent until it has come.
+/// Notices may be lost, so a notice is sent again until received.
 fn a_notice_arrives_whole_or_not_at_all(cluster: &Cluster) {
     with_server(cluster, async |rpc: Rpc| {
         for bytes in [1, 64, 4080, 20_000] {

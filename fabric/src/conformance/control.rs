@@ -17,7 +17,7 @@ fn a_region_is_registered_once(cluster: &Cluster) {
     let again = cluster.harness.fabric().register(MEMORY[0], REGION, 64, Rights::READ_ONLY);
     let taken = |error: FabricError| matches!(error, FabricError::RegionTaken(..));
     assert!(again.is_err_and(taken), "registered twice");
-    // The first region stays, with its size and rights.
+    // The first region keeps its size and rights.
     cluster.solo(async |lane| super::write(&lane, super::word(MEMORY[0], 100), 1).await);
 }
 
@@ -36,7 +36,7 @@ fn a_lane_has_one_owner_at_a_time(cluster: &Cluster) {
             drop(lane);
         });
     };
-    // Twice: a lane is free again once its executor is gone, even with tasks left on it.
+    // Twice: a lane is free again after the drop of its executor, even with unfinished tasks.
     cluster.run([Coordinator::new(CLIENT, body.clone())]);
     cluster.run([Coordinator::new(CLIENT, body)]);
 }

@@ -1,4 +1,5 @@
-//! After a fence has returned, no verb of the expelled epoch takes effect at that target (H2).
+//! After a fence has returned, no verb of the expelled epoch takes effect at the fenced target
+//! (H2).
 
 use std::time::Duration;
 
@@ -18,15 +19,16 @@ properties! {
     a_lane_opened_late_is_fenced_as_well,
 }
 
-/// Number of lanes of the expelled node that write concurrently.
+/// Number of concurrently writing lanes of the expelled node.
 const HAMMERS: u16 = 2;
-/// Words in one batch of a hammer: enough that a fence nearly always comes in the middle of one.
+/// Words in one batch of a hammer: enough that a fence nearly always comes in the middle of a
+/// batch.
 const WORDS: u64 = 1000;
-/// Number of times that the node is expelled, each time in a newer epoch.
+/// Number of times that the node is expelled, with a newer epoch in every round.
 const ROUNDS: u32 = 20;
 
 /// Outcome of a verb after a fence of its target: `error`, or the reconnect's error if the verb's
-/// outcome is unknown and the back end need not report the fence itself.
+/// outcome is unknown and the back end need not report the fence in the verb.
 async fn settled(lane: &Lane, error: VerbError, told: bool) -> VerbError {
     if told || !error.outcome_unknown() {
         return error;
@@ -34,7 +36,7 @@ async fn settled(lane: &Lane, error: VerbError, told: bool) -> VerbError {
     lane.reconnect(MEMORY[0]).await.expect_err("the target has fenced this node out")
 }
 
-/// Writes ever larger numbers to both memory nodes until the first one refuses; returns the
+/// Writes ever larger numbers to both memory nodes until the first memory node refuses; returns the
 /// failure.
 async fn hammer(lane: &Lane, started: &Flag, fencer_done: &Flag) -> Failure {
     let first = u64::from(lane.at().lane.0) * WORDS;
@@ -44,7 +46,7 @@ async fn hammer(lane: &Lane, started: &Flag, fencer_done: &Flag) -> Failure {
             batch.write_word(word(MEMORY[0], index), value);
         }
         batch.write_word(word(MEMORY[1], first), value);
-        // Read before posting: a batch posted in time may complete after the fence.
+        // Read before posting, because a batch posted in time may complete after the fence.
         let too_late = fencer_done.is_set();
         if let Err(error) = batch.post().await {
             return error.first();
@@ -75,7 +77,7 @@ fn expel_once(cluster: &Cluster, epoch: Epoch) {
                 let refusal = hammer(&lane, &started, &done).await;
                 let error = settled(&lane, refusal.error, told).await;
                 assert_eq!((refusal.node, error), (MEMORY[0], VerbError::Revoked));
-                // The node continues at the memory node that has not fenced it.
+                // The expelled node continues at the memory node without the fence.
                 write(&lane, word(MEMORY[1], 1), 1).await;
             });
             hammer.with_epoch(epoch)
@@ -164,7 +166,7 @@ fn a_lane_opened_late_is_fenced_as_well(cluster: &Cluster) {
 
 fn check_first_word(cluster: &Cluster, expected: u64) {
     let at = Endpoint { lane: LaneId(9), ..CLIENT };
-    // A newer epoch than any that a property fences.
+    // A newer epoch than the fences of every property.
     let check = Coordinator::new(at, async move |lane: Lane| {
         assert_eq!(super::read(&lane, word(MEMORY[0], 0)).await, expected);
     });

@@ -1,4 +1,4 @@
-//! Buffers, back-pressure, and futures that are dropped half-way.
+//! Buffers, back-pressure, and futures dropped half-way.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -28,7 +28,7 @@ fn a_dropped_future_cancels_nothing_and_leaks_nothing(cluster: &Cluster) {
     let rounds = cluster.rounds(10_000);
     cluster.with_regions().solo(async move |lane| {
         let mut arena_bytes = 0;
-        // Connects first, because a batch keeps its buffers while a connection is being made.
+        // Connects first, because a batch keeps its buffers while connecting.
         for node in MEMORY {
             read(&lane, word(node, 0)).await;
         }
@@ -60,7 +60,7 @@ fn a_batch_that_is_never_posted_does_nothing(cluster: &Cluster) {
         for _ in 0..1000 {
             let mut batch = lane.batch();
             batch.write_word(word(MEMORY[0], 0), 2);
-            // Two chunks, both of which must come back.
+            // Two chunks, which must both return to the pool.
             batch.stage(8192);
             batch.stage(16_384);
             let first = *arena_bytes.get_or_insert(lane.arena_bytes());
@@ -103,7 +103,7 @@ fn a_batch_larger_than_the_queue_completes(cluster: &Cluster) {
     });
 }
 
-/// Includes batches that waited for room in the queue when the reconnect was requested (H22).
+/// Includes batches waiting for room in the queue at the time of the reconnect (H22).
 fn nothing_posted_before_a_reconnect_takes_effect_after_it(cluster: &Cluster) {
     cluster.with_regions().solo(async |lane| {
         let outside = RemoteAddr::new(MEMORY[0], REGION, super::REGION_BYTES);

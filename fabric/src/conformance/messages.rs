@@ -1,4 +1,4 @@
-//! Datagrams: they arrive whole or not at all, and losses do no harm.
+//! Datagrams arrive whole or not at all, and losses do no harm.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ properties! {
     messages_flow_again_after_a_partition,
 }
 
-/// Sends `message` to `to` until `received` is set, because any single message may be lost.
+/// Sends `message` to `to` until `received` is set, because any message may be lost.
 async fn insist(lane: &Lane, to: Endpoint, message: &[u8], received: &Flag) {
     let deadline = lane.executor().now().after(super::LIMIT);
     while !received.is_set() {
@@ -26,7 +26,7 @@ async fn insist(lane: &Lane, to: Endpoint, message: &[u8], received: &Flag) {
     }
 }
 
-/// A coordinator that sets each flag when it has received exactly its message.
+/// A coordinator that sets a message's flag on receiving exactly the expected bytes.
 fn receiver(at: Endpoint, from: Endpoint, expected: Vec<(Vec<u8>, Flag)>) -> Coordinator {
     Coordinator::new(at, move |lane: Lane| async move {
         let flags: Vec<_> = expected.iter().map(|(_, flag)| flag.clone()).collect();
@@ -72,7 +72,7 @@ fn messages_to_nobody_are_lost_in_silence(cluster: &Cluster) {
     });
 }
 
-/// The receiver does not poll its lane at first; the sender must neither block nor fail.
+/// At first the receiver does not poll its lane; the sender must neither block nor fail.
 fn a_flood_that_nobody_drains_harms_nobody(cluster: &Cluster) {
     let (flooded, message) = (Flag::default(), (pattern(200), Flag::default()));
     let (tell, flood) = (flooded.clone(), cluster.rounds(20_000));
@@ -105,7 +105,7 @@ fn messages_flow_again_after_a_partition(cluster: &Cluster) {
         insist(&lane, PEER, &before.0, &before.1).await;
         for node in [PEER.node, CLIENT.node] {
             harness.set_reachable(node, false);
-            // All of them are lost: the receiver panics at unexpected bytes.
+            // These messages must be lost: the receiver panics at unexpected bytes.
             (0..100).for_each(|_| lane.send(PEER, b"lost"));
             lane.executor().sleep(Duration::from_millis(1)).await;
             harness.set_reachable(node, true);

@@ -1,18 +1,19 @@
-//! The test suite that every back end passes.
+//! The test suite of the contract, which every back end passes.
 //!
 //! # What it is
-//! The contract of docs/verbs.md as executable properties, one file a family. A back end
+//! The contract of docs/verbs.md as executable properties, one file per family. A back end
 //! implements [`Harness`] and calls [`run`] in a test of its own.
 //!
 //! # What it is not
-//! A measure of speed, or a test of one back end's internals. It only requires what the contract
-//! promises: where a failed verb's outcome is unknown, either outcome passes.
+//! A measure of speed, or a test of one back end's internals. The suite only requires promises of
+//! the contract: if a failed verb's outcome is unknown, either outcome passes.
 //!
 //! # Running properties
-//! A property describes [`Coordinator`]s: a lane and a coroutine each. The harness runs them, on
-//! threads of their own where time is real. A simulator overrides [`Harness::run`], starts them all
-//! on its own thread and turns their executors as virtual time advances. Properties therefore wait
-//! only in ways that an executor sees, and communicate through flags and the fabric itself.
+//! A property describes [`Coordinator`]s, with one lane and one coroutine per coordinator. On real
+//! time, the harness runs every coordinator on a thread of its own. A simulator overrides
+//! [`Harness::run`], starts the coordinators on one thread and turns their executors as virtual
+//! time advances. Properties therefore wait only through the executor, and communicate through
+//! flags and the fabric.
 
 mod atomicity;
 mod calls;
@@ -40,13 +41,13 @@ use crate::lane::{Batch, Lane};
 use crate::run::env::Env;
 use crate::run::exec::Executor;
 
-/// Number of nodes that the fabric under test must have, numbered from zero. All of them can hold
+/// Required number of nodes of the fabric under test, numbered from zero. Every node can hold
 /// regions and open lanes.
 pub const NODES: u16 = 4;
 
-/// Access of the suite to a back end.
+/// The suite's access to a back end.
 pub trait Harness: Send + Sync + 'static {
-    /// The fabric under test, with no region registered and no lane open at first.
+    /// The fabric under test, initially without regions or open lanes.
     fn fabric(&self) -> Arc<dyn Fabric>;
 
     /// Number of nodes of the fabric, at least [`NODES`].
@@ -54,23 +55,23 @@ pub trait Harness: Send + Sync + 'static {
         NODES
     }
 
-    /// Makes `node` unreachable, so that verbs to it fail and all its messages are lost, or
-    /// reachable again. Takes effect for verbs and messages posted after the call.
+    /// Makes `node` unreachable or reachable again. Verbs to an unreachable node fail, and its
+    /// messages are lost. Takes effect for verbs and messages posted after the call.
     fn set_reachable(&self, node: NodeId, reachable: bool);
 
-    /// Number of rounds for a property that hunts for a race and normally takes `rounds`. Fewer
-    /// where a verb takes a millisecond, as on an emulated machine.
+    /// Number of rounds for a property that hunts for a race, normally `rounds`. Fewer if a verb
+    /// takes a millisecond, as on an emulated machine.
     fn rounds(&self, rounds: u64) -> u64 {
         rounds
     }
 
-    /// Whether a verb posted after a fence always fails as `Revoked`. False where the target just
-    /// stops answering: the verb's outcome is unknown then, and only a reconnect reports the fence.
+    /// Returns whether a verb posted after a fence always fails as `Revoked`. False if the target
+    /// just stops answering: the verb's outcome is unknown, and only a reconnect reports the fence.
     fn tells_of_fences(&self) -> bool {
         true
     }
 
-    /// The environment that the coordinators run in.
+    /// The environment of the coordinators.
     fn env(&self) -> Env {
         Env::real(0)
     }
@@ -78,7 +79,7 @@ pub trait Harness: Send + Sync + 'static {
     /// Runs every coordinator to the end of its body.
     ///
     /// # Panics
-    /// With a body's panic, once all have ended.
+    /// With a body's panic, after the end of every coordinator.
     fn run(&self, coordinators: Vec<Coordinator>) {
         let spawn = |coordinator: Coordinator| {
             let (fabric, env) = (self.fabric(), self.env());
@@ -94,10 +95,10 @@ pub trait Harness: Send + Sync + 'static {
     }
 }
 
-/// Runs every property, each on a fabric fresh from `make`.
+/// Runs every property on a fresh fabric from `make`.
 ///
 /// # Panics
-/// If a property does not hold or does not end; the message names all failed properties and their
+/// If a property does not hold or does not end; the message names the failed properties and their
 /// errors.
 pub fn run<H: Harness>(make: impl Fn() -> H) {
     let families = [
@@ -120,14 +121,14 @@ pub fn run<H: Harness>(make: impl Fn() -> H) {
     assert!(failures.is_empty(), "properties that do not hold:\n{}", failures.join("\n"));
 }
 
-/// Runs a property on this fabric, which is dropped after it; returns the failure, if any. The
-/// property has a thread of its own, which is abandoned if it does not end in time.
+/// Runs a property on a fabric, which is dropped afterwards; returns the failure. The property runs
+/// on a separate thread, which is abandoned if the property does not end in time.
 fn failure_of(property: fn(&Cluster), harness: Arc<dyn Harness>) -> Option<String> {
     let (report, outcome) = crossbeam_channel::bounded(1);
     let body = move || {
         let cluster = Cluster { harness };
         let result = catch_unwind(AssertUnwindSafe(move || property(&cluster)));
-        // Fails if the time is already over.
+        // Fails if the time limit has passed.
         let _ = report.send(result.err().map(|cause| message_of(&*cause).to_owned()));
     };
     Env::real(0).spawn("property", body).expect("the system has a thread left");
@@ -152,10 +153,10 @@ macro_rules! properties {
 }
 use properties;
 
-/// A coroutine that stays on one thread.
+/// A coroutine bound to one thread.
 pub type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// One lane, and the body that a property runs on it.
+/// One lane, and the body of a property to run on the lane.
 pub struct Coordinator {
     at: Endpoint,
     epoch: Epoch,
@@ -174,8 +175,8 @@ impl Coordinator {
         Self { epoch, ..self }
     }
 
-    /// Opens the lane on a new executor, which then must run the returned body to its end. Both
-    /// stay on the calling thread.
+    /// Opens the lane on a new executor. The caller must run the returned body to its end on the
+    /// executor. Both stay on the calling thread.
     ///
     /// # Panics
     /// If the fabric refuses the lane.
@@ -190,15 +191,15 @@ impl Coordinator {
     }
 }
 
-/// Nodes that hold regions.
+/// Nodes with regions.
 const MEMORY: [NodeId; 2] = [NodeId(0), NodeId(1)];
-/// Lane of a property's only coordinator, or of the one that checks.
+/// Lane of a property's only coordinator, or of the checking coordinator.
 const CLIENT: Endpoint = Endpoint { node: NodeId(2), lane: LaneId(0) };
-/// Lane of its counterpart, on a node of its own.
+/// Lane of the counterpart, on a separate node.
 const PEER: Endpoint = Endpoint { node: NodeId(3), lane: LaneId(0) };
 const REGION: RegionId = RegionId(0);
 const REGION_BYTES: u64 = 1 << 16;
-/// Time limit for any event that the contract promises.
+/// Time limit for an event promised by the contract.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Time limit of a whole property, on the slowest machine.
@@ -225,7 +226,7 @@ impl Cluster {
         self.harness.rounds(rounds)
     }
 
-    /// Runs one coordinator alone, at [`CLIENT`].
+    /// Runs a single coordinator at [`CLIENT`].
     fn solo<F: Future<Output = ()> + 'static>(
         &self,
         body: impl FnOnce(Lane) -> F + Send + 'static,
@@ -238,7 +239,7 @@ impl Cluster {
     }
 }
 
-/// A signal from one coordinator to the others, sent once.
+/// A one-time signal from one coordinator to the rest.
 #[derive(Clone, Default)]
 struct Flag(Arc<AtomicBool>);
 
@@ -251,7 +252,8 @@ impl Flag {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Sets the flag when dropped, so also when its holder panics: the others would wait for ever.
+    /// Returns a guard that sets the flag when dropped, also after a panic of the holder: otherwise
+    /// the rest would wait for ever.
     fn set_on_drop(&self) -> SetOnDrop {
         SetOnDrop(self.clone())
     }
@@ -297,7 +299,7 @@ async fn write(lane: &Lane, addr: RemoteAddr, value: u64) {
     batch.post().await.unwrap_or_else(|error| panic!("WRITE at {addr:?}: {error}"));
 }
 
-/// Error of a batch to one node in which one verb must fail.
+/// Returns the error of a batch to one node, in which one verb must fail.
 async fn error_of(lane: &Lane, build: impl FnOnce(&mut Batch)) -> VerbError {
     let mut batch = lane.batch();
     build(&mut batch);

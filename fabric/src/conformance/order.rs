@@ -1,4 +1,4 @@
-//! Verbs on one connection take effect in posting order; nothing is asked between connections.
+//! Verbs on one connection take effect in posting order; no order is required between connections.
 
 use super::{CLIENT, Cluster, Coordinator, Flag, MEMORY, PEER, properties, read, word};
 use crate::contract::region::WORD_BYTES;
@@ -14,7 +14,7 @@ properties! {
 /// Rounds of the writer in the properties with two coordinators.
 const ROUNDS: u64 = 20_000;
 
-/// A READ or an atomic and a following WRITE are the pairs that a NIC could reorder (H24).
+/// A NIC could reorder a READ or an atomic with a following WRITE (H24).
 fn verbs_of_one_batch_take_effect_in_order(cluster: &Cluster) {
     cluster.with_regions().solo(async |lane| {
         let addr = word(MEMORY[0], 0);
@@ -44,7 +44,7 @@ fn batches_of_one_lane_take_effect_in_order(cluster: &Cluster) {
                 (before, batch.post())
             })
             .collect();
-        // Awaited in another order than posted, which must not matter.
+        // Awaited in reverse posting order, which must not matter.
         for (value, (before, posted)) in posted.into_iter().enumerate().rev() {
             assert_eq!(posted.await.expect("nothing fails").words(before), [value as u64]);
         }
@@ -77,7 +77,7 @@ fn no_lane_sees_the_second_batch_without_the_first(cluster: &Cluster) {
 const FIRST: u64 = 4096;
 const SECOND: u64 = 0;
 
-/// One coordinator `write`s rounds while another reads the second word, then the first.
+/// One coordinator `write`s rounds while a reader reads the second word, then the first.
 fn observed(cluster: &Cluster, write: impl AsyncFn(&Lane, u64) + Copy + Send + 'static) {
     let (done, rounds) = (Flag::default(), cluster.rounds(ROUNDS));
     let finish = done.set_on_drop();

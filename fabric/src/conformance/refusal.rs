@@ -1,4 +1,4 @@
-//! Refusals of the fabric, and the state of the connection and of later verbs afterwards.
+//! Refusals by the fabric, and the state of the connection and of later verbs afterwards.
 
 use super::{
     CLIENT, Cluster, Coordinator, MEMORY, PEER, REGION, REGION_BYTES, error_of, properties, read,
@@ -23,7 +23,7 @@ properties! {
     an_unknown_node_is_reported,
 }
 
-/// Every kind of verb that writes at least `addr`, and every kind that reads it.
+/// Verbs that write at least the word at `addr`, and verbs that read the word.
 const WRITERS: [fn(&mut Batch, RemoteAddr); 2] = [
     |batch, addr| batch.write_word(addr, !0),
     |batch, addr| {
@@ -41,7 +41,7 @@ const ATOMICS: [fn(&mut Batch, RemoteAddr); 2] = [
     |batch, addr| _ = batch.fetch_and_add(addr, !0),
 ];
 
-/// Of back ends that have them.
+/// Masked atomics, for back ends that have the capability.
 const MASKED: [fn(&mut Batch, RemoteAddr); 2] = [
     |batch, addr| {
         let swap = MaskedSwap { compare: 0, compare_mask: 0, swap: !0, swap_mask: !0 };
@@ -68,7 +68,7 @@ fn wide_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> +
     WIDE.into_iter().filter(move |_| are_there)
 }
 
-/// Every kind of verb whose address is a multiple of eight.
+/// Every kind of verb with an address that is a multiple of eight.
 fn word_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> + use<> {
     [WRITERS, READERS, ATOMICS].into_iter().flatten().chain(masked_verbs(lane))
 }
@@ -77,7 +77,7 @@ fn all_verbs(lane: &Lane) -> impl Iterator<Item = fn(&mut Batch, RemoteAddr)> + 
     word_verbs(lane).chain(wide_verbs(lane))
 }
 
-/// Expects `error` from `verb` at `addr`, and re-makes the connection.
+/// Expects `error` from `verb` at `addr`, then reconnects.
 async fn expect_refusal(
     lane: &Lane,
     verb: fn(&mut Batch, RemoteAddr),
@@ -128,7 +128,7 @@ fn verbs_out_of_bounds_are_not_applied(cluster: &Cluster) {
             batch.post().await.expect("the last 16 bytes belong to the region");
         }
         write(&lane, last, 0).await;
-        // Two words of which only the first is inside; no part may be applied.
+        // Two words, only the first inside the region; no part may be applied.
         for verb in 0..2 {
             expect_refusal(&lane, wide(verb), last, VerbError::OutOfBounds).await;
         }
@@ -173,7 +173,7 @@ fn verbs_without_the_right_are_not_applied(cluster: &Cluster) {
     });
 }
 
-/// A copy that fails breaks its own connection only.
+/// A failed copy breaks only its own connection.
 fn a_failed_copy_leaves_the_others(cluster: &Cluster) {
     let one_node_only = RegionId(1);
     cluster.register(MEMORY[1], one_node_only, Rights::ALL);

@@ -35,7 +35,7 @@ fn fresh_memory_is_zero(cluster: &Cluster) {
 fn a_read_returns_what_a_write_stored(cluster: &Cluster) {
     cluster.with_regions().solo(async |lane| {
         for (round, bytes) in (1_u64..).zip([8, 16, 56, 64, 72, 1000, 4096, MAX_VERB_BYTES]) {
-            // Not on a line boundary, and at another address each time.
+            // Not on a line boundary, and at a new address in every round.
             let addr = word(MEMORY[0], 3 * round);
             let pattern: Vec<u64> =
                 (0..bytes / WORD_BYTES).map(|i| i as u64 ^ round << 32).collect();
@@ -103,7 +103,7 @@ fn a_masked_compare_and_swap_compares_some_bits_and_replaces_others(cluster: &Cl
         }
         let addr = word(MEMORY[0], 9);
         write(&lane, addr, 0x1111_2222_3333_4444).await;
-        // Compared bits, their mask, new bits, their mask; and the word before and after it.
+        // Compared bits and their mask, new bits and their mask, and the word after the swap.
         let cases = [
             (0x4444, 0xFFFF, 0xABCD << 48, 0xFFFF << 48, 0xABCD_2222_3333_4444),
             (0x4445, 0xFFFF, 0, !0, 0xABCD_2222_3333_4444),
@@ -209,7 +209,7 @@ fn one_buffer_is_written_to_several_nodes(cluster: &Cluster) {
     });
 }
 
-/// Each copy has its place in the order of its connection, and counts as a verb.
+/// Every copy takes effect in posting order on its connection, and counts as a verb.
 fn one_request_is_a_verb_on_each_of_its_nodes(cluster: &Cluster) {
     cluster.with_regions().solo(async |lane| {
         let nodes: NodeSet = MEMORY.into_iter().collect();

@@ -1,21 +1,21 @@
-//! Counts of the verbs and messages that a lane has issued, by kind.
+//! Counts of a lane's verbs and messages, by kind.
 
 use crate::contract::verbs::VerbKind;
 
-/// Memory and connections that a node provides to others, as its host sees them now.
+/// Memory and connections that a node provides to other nodes, as seen by its host now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lent {
-    /// Bytes of its regions.
+    /// Bytes of the node's regions.
     pub registered_bytes: u64,
-    /// Registered bytes that were touched, and so take memory; `None` where the host cannot tell
-    /// them from other memory of its process.
+    /// Registered bytes that were touched, and so take memory; `None` if the host cannot tell them
+    /// from other memory of the process.
     pub used_bytes: Option<u64>,
     /// Established connections (`tcp`), or attached processes (`shm`).
     pub connections: usize,
 }
 
-/// Counts since the lane was opened. `+=` adds up several lanes, `-` is what came between two
-/// looks.
+/// Counts since the lane was opened. `+=` adds up several lanes; `-` gives the difference between
+/// two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbCounters {
     /// READs.
@@ -26,7 +26,7 @@ pub struct VerbCounters {
     pub compare_and_swaps: u64,
     /// Fetch-and-adds.
     pub fetch_and_adds: u64,
-    /// Doorbells: one for each connection in a batch.
+    /// Doorbells: one per connection in a batch.
     pub doorbells: u64,
     /// Messages sent.
     pub messages: u64,
@@ -37,13 +37,13 @@ pub struct VerbCounters {
 }
 
 impl VerbCounters {
-    /// One-sided verbs of any kind.
+    /// Total number of one-sided verbs.
     #[inline]
     pub fn verbs(&self) -> u64 {
         self.reads + self.writes + self.compare_and_swaps + self.fetch_and_adds
     }
 
-    /// Counts verbs of one kind, of `bytes` in all.
+    /// Counts verbs of one kind, with `bytes` in total.
     #[inline]
     pub(crate) fn count_verbs(&mut self, kind: VerbKind, verbs: u64, bytes: usize) {
         let count = match kind {
@@ -93,7 +93,7 @@ impl std::ops::SubAssign<&Self> for VerbCounters {
 impl std::ops::Sub<&Self> for VerbCounters {
     type Output = Self;
 
-    /// Counts between the earlier counts `earlier` and `self`.
+    /// Returns the counts from `earlier` to `self`.
     fn sub(mut self, earlier: &Self) -> Self {
         self -= earlier;
         self

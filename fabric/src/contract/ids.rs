@@ -1,14 +1,14 @@
 //! Names of things that cross a network: nodes, addresses, transactions, tables, keys.
 //!
-//! Every id is a newtype over the integer that travels on the wire, so that mixing two of them
-//! up does not compile. This module holds no behaviour beyond packing and unpacking.
+//! Every id is a newtype over the integer on the wire, so mixing up two kinds of id does not
+//! compile. The module has no behaviour beyond packing and unpacking.
 
 pub use crate::contract::node_set::NodeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A machine (or process) in the cluster; compute and memory nodes share one number space.
+/// A machine (or process) in the cluster. Compute nodes and memory nodes share one number space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct NodeId(pub u16);
 
@@ -78,7 +78,7 @@ impl RemoteAddr {
     /// The address `bytes` further on in the same region.
     ///
     /// # Panics
-    /// If that leaves the 40-bit offset space.
+    /// If the new offset leaves the 40-bit offset space.
     #[inline]
     #[must_use]
     pub fn plus(self, bytes: u64) -> Self {
@@ -92,13 +92,14 @@ impl fmt::Debug for RemoteAddr {
     }
 }
 
-/// A version of the cluster's configuration; it never decreases.
+/// A version of the cluster's configuration. Epochs never decrease.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
 pub struct Epoch(pub u32);
 
-/// One life of a compute node. A node that restarts, however quickly, gets a new one (H2, H4).
+/// One life of a compute node. A restarted node gets a new incarnation, however quick the restart
+/// (H2, H4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct Incarnation(u16);
@@ -134,8 +135,8 @@ impl Incarnation {
 
 /// One attempt of one transaction: incarnation, coroutine slot and attempt number in 63 bits.
 ///
-/// Every retry is a new attempt, so an id is never used twice (H9). The same 63 bits are the
-/// writer tag inside an INVISIBLE version word and in a record's header.
+/// Every retry is a new attempt, so an id is never used twice (H9). The 63 bits are also the writer
+/// tag inside an INVISIBLE version word and in a record's header.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxnId(u64);
 
@@ -149,7 +150,7 @@ impl TxnId {
     /// The largest attempt number.
     pub const MAX_ATTEMPT: u64 = (1 << Self::ATTEMPT_BITS) - 1;
 
-    /// The id of attempt `attempt` in slot `slot` of this incarnation.
+    /// The id of attempt `attempt` in slot `slot` of `incarnation`.
     ///
     /// # Panics
     /// If a part does not fit in its bits.
@@ -182,13 +183,13 @@ impl TxnId {
         Incarnation((self.0 >> (Self::SLOT_BITS + Self::ATTEMPT_BITS)) as u16)
     }
 
-    /// The coroutine slot on that compute node.
+    /// The coroutine slot on the compute node.
     #[inline]
     pub fn slot(self) -> u16 {
         (self.0 >> Self::ATTEMPT_BITS) as u16 & Self::MAX_SLOT
     }
 
-    /// The attempt number in that slot.
+    /// The attempt number in the slot.
     #[inline]
     pub fn attempt(self) -> u64 {
         self.0 & Self::MAX_ATTEMPT

@@ -1,8 +1,9 @@
-//! Masked atomics on one word: the effect that NICs give them, as pure functions.
+//! Masked atomics on one word: their effect on NICs, as pure functions.
 //!
-//! A mask makes fields of a word: a compare-and-swap then looks at some of them and replaces
-//! others, and a fetch-and-add carries nothing from one into the next. The definitions are those of
-//! "Advanced Transport" in the MLNX OFED manual; ShiftLock §4 builds its lock word on them.
+//! Masks divide a word into fields: a masked compare-and-swap compares some fields and replaces
+//! others, and a masked fetch-and-add carries nothing from a field into the next. The definitions
+//! come from "Advanced Transport" in the MLNX OFED manual; ShiftLock §4 builds its lock word on
+//! masked atomics.
 
 /// Operands of a masked compare-and-swap.
 ///
@@ -16,21 +17,21 @@
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MaskedSwap {
-    /// Value that the compared bits must have.
+    /// Expected value of the compared bits.
     pub compare: u64,
-    /// Bits that are compared.
+    /// Mask of the compared bits.
     pub compare_mask: u64,
-    /// Values of the bits that are replaced.
+    /// New values of the replaced bits.
     pub swap: u64,
-    /// Bits that are replaced.
+    /// Mask of the replaced bits.
     pub swap_mask: u64,
 }
 
 impl MaskedSwap {
-    /// Number of words in which the operands travel.
+    /// Number of words of the encoded operands.
     pub(crate) const WORDS: usize = 4;
 
-    /// The word that takes the place of `old`; `None` if a compared bit differs.
+    /// Returns the word that replaces `old`, or `None` if a compared bit differs.
     #[inline]
     pub const fn applied_to(self, old: u64) -> Option<u64> {
         match (old ^ self.compare) & self.compare_mask {
@@ -39,20 +40,20 @@ impl MaskedSwap {
         }
     }
 
-    /// The operands as they travel.
+    /// Encodes the operands.
     pub(crate) const fn to_words(self) -> [u64; Self::WORDS] {
         [self.compare, self.compare_mask, self.swap, self.swap_mask]
     }
 
-    /// The operands that travel as `words`.
+    /// Decodes operands from `words`.
     pub(crate) const fn of_words(words: [u64; Self::WORDS]) -> Self {
         let [compare, compare_mask, swap, swap_mask] = words;
         Self { compare, compare_mask, swap, swap_mask }
     }
 }
 
-/// Sum of a masked fetch-and-add. Each bit of `boundary` is the highest one of a field, from which
-/// nothing is carried into the bit above.
+/// Returns the sum of a masked fetch-and-add. A bit of `boundary` marks the highest bit of a field,
+/// from which nothing is carried into the bit above.
 ///
 /// ```
 /// use lotus_fabric::masked::masked_sum;
@@ -62,7 +63,7 @@ impl MaskedSwap {
 /// ```
 #[inline]
 pub const fn masked_sum(old: u64, addend: u64, boundary: u64) -> u64 {
-    // Without their highest bits no sum of two fields leaves its field.
+    // With the highest bits cleared, no sum overflows its field.
     (old & !boundary).wrapping_add(addend & !boundary) ^ (old ^ addend) & boundary
 }
 

@@ -1,7 +1,6 @@
 //! The contract between lanes and back ends: addresses, memory, verbs, and the traits.
 //!
-//! The lowest room: it imports from no other. It knows neither executors nor lanes, and no back
-//! end.
+//! The lowest room, which imports from no other room. It knows no executors, lanes or back ends.
 
 pub mod counters;
 pub mod ids;

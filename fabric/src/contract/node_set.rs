@@ -1,9 +1,9 @@
-//! Sets of nodes, for a WRITE of the same bytes to several of them.
+//! Sets of nodes, for a WRITE of the same bytes to several nodes.
 
 use crate::contract::ids::NodeId;
 
-/// A set of nodes with numbers below [`NodeSet::LIMIT`]: a bit for each, by its number. Two words,
-/// because shifts of one of 128 bits are slow.
+/// A set of nodes with numbers below [`NodeSet::LIMIT`]: one bit per node number. Two words,
+/// because shifts of a 128-bit integer are slow.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NodeSet {
     low: u64,
@@ -11,12 +11,12 @@ pub struct NodeSet {
 }
 
 impl NodeSet {
-    /// The set without nodes.
+    /// The empty set.
     pub const EMPTY: Self = Self { low: 0, high: 0 };
-    /// Nodes of a set have numbers below this.
+    /// Upper bound (exclusive) of node numbers in a set.
     pub const LIMIT: u16 = 128;
 
-    /// The set of the node whose number is that of `node` modulo [`Self::LIMIT`].
+    /// The set with one node: the number of `node` modulo [`Self::LIMIT`].
     #[inline]
     pub(crate) fn of_low_bits(node: NodeId) -> Self {
         let bit = 1 << (node.0 % 64);
@@ -33,33 +33,33 @@ impl NodeSet {
         *self = self.or(Self::of_low_bits(node));
     }
 
-    /// Whether the node is in the set.
+    /// Returns whether the node is in the set.
     #[inline]
     pub fn contains(&self, node: NodeId) -> bool {
         node.0 < Self::LIMIT && !self.and(Self::of_low_bits(node)).is_empty()
     }
 
-    /// Number of nodes in the set. For few nodes, cheaper than `count_ones` on processors without
-    /// an instruction for it.
+    /// Number of nodes in the set. For few nodes, cheaper than `count_ones` on processors without a
+    /// popcount instruction.
     #[inline]
     pub fn len(&self) -> usize {
         self.into_iter().count()
     }
 
-    /// Whether no node is in the set.
+    /// Returns whether no node is in the set.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.low | self.high == 0
     }
 
-    /// Nodes that are in both sets.
+    /// Intersection of both sets.
     #[inline]
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self { low: self.low & other.low, high: self.high & other.high }
     }
 
-    /// Nodes that are in either set.
+    /// Union of both sets.
     #[inline]
     #[must_use]
     pub fn or(self, other: Self) -> Self {
@@ -80,7 +80,7 @@ impl NodeSet {
     /// Takes out the node with the lowest number.
     #[inline]
     pub fn take_first(&mut self) -> Option<NodeId> {
-        // Most numbers are below 64: one look is enough.
+        // Most numbers are below 64: one comparison is enough.
         if self.low != 0 {
             return Some(NodeId(take_lowest(&mut self.low)));
         }
@@ -88,7 +88,7 @@ impl NodeSet {
     }
 }
 
-/// Clears the lowest bit that is set, and returns its number.
+/// Clears the lowest set bit and returns its number.
 #[inline]
 fn take_lowest(bits: &mut u64) -> u16 {
     let lowest = bits.trailing_zeros() as u16;
@@ -118,7 +118,7 @@ impl Iterator for Nodes {
         self.0.take_first()
     }
 
-    /// Goes through one word after the other; `for_each` and `count` use this.
+    /// Goes through one word after the other; `for_each` and `count` use `fold`.
     #[inline]
     fn fold<B, F: FnMut(B, NodeId) -> B>(self, init: B, mut visit: F) -> B {
         let NodeSet { mut low, mut high } = self.0;

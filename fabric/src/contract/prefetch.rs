@@ -1,8 +1,9 @@
 //! Hints that bring a cache line closer before it is needed.
 //!
-//! A prefetch has no effect on what a program computes, so these are safe functions over
-//! references. They exist because one uncached access costs as much as the rest of a small
-//! transaction: a coroutine prefetches, yields to its neighbours and finds the line at hand.
+//! A prefetch does not affect the results of a program, so the functions are safe and take
+//! references. Prefetching matters because one uncached access costs as much as the rest of a small
+//! transaction: a coroutine prefetches, yields to its neighbours, and then finds the line in the
+//! cache.
 
 use crate::contract::region::LINE_BYTES;
 
@@ -12,7 +13,7 @@ pub fn read<T: ?Sized>(value: &T) {
     line(std::ptr::from_ref(value).cast::<u8>());
 }
 
-/// Hints that all of `value` will soon be read or written.
+/// Hints that the whole of `value` will soon be read or written.
 #[inline]
 pub(crate) fn whole<T: ?Sized>(value: &T) {
     let first = std::ptr::from_ref(value).cast::<u8>();
@@ -33,7 +34,7 @@ pub(crate) fn line(address: *const u8) {
     let _ = address;
 }
 
-/// Like [`line`], for a line that will soon be written.
+/// Like [`line`], for a line about to be written.
 #[inline(always)]
 pub(crate) fn line_for_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -1,35 +1,34 @@
-//! Registered memory: the only place where bytes that other nodes touch are accessed.
+//! Registered memory: the only code that accesses bytes shared with other nodes.
 //!
 //! # What it is
-//! [`Memory`] is one mapping, seen as atomic 8-byte words, and [`View`] one that can only be read.
-//! A node's *regions* are mappings plus [`Rights`]; a coordinator's *arena* is `Memory` cut into
-//! [`Chunk`]s, each with a single owner.
+//! [`Memory`] is a mapping, seen as atomic 8-byte words; [`View`] is a read-only mapping. A node's
+//! *regions* are mappings plus [`Rights`]; a coordinator's *arena* is `Memory` cut into [`Chunk`]s
+//! with a single owner per chunk.
 //!
 //! # What it is not
-//! It knows nothing of nodes, epochs or verbs: back ends check those before they come here.
+//! The module knows nothing of nodes, epochs or verbs: back ends check them before an access.
 //!
 //! # Why the orderings are what they are
 //! Several threads (initiators on the `local` and `shm` back ends, the target on `tcp`) read and
-//! write one region at the same time, without locks. All of them go through [`AtomicU64`], so
-//! there is no data race, and an aligned word never tears. Loads are `Acquire` and stores are
-//! `Release`; on x86-64 both compile to plain moves. They give the two facts that the layers above
-//! build on:
+//! write one region concurrently, without locks. Every access goes through [`AtomicU64`], so data
+//! races are impossible, and an aligned word never tears. Loads are `Acquire` and stores are
+//! `Release`; on x86-64 both compile to plain moves. The layers above rely on two guarantees:
 //!
-//! * a reader that sees a word of one verb sees all verbs that its writer completed before, so a
-//!   version word that turned visible implies the record behind it (DESIGN §6);
-//! * [`Memory::read_stable`], which copies until two passes agree, returns words that were all
-//!   current at one moment. If a writer stopped half-way, that moment shows a mix of its words and
-//!   the ones before; the contract says "any words, in any order" (H14), and readers check.
+//! * a reader that sees a word of a verb also sees every verb that the writer completed earlier, so
+//!   a visible version word implies its record (DESIGN §6);
+//! * [`Memory::read_stable`], which copies until two passes agree, returns a snapshot: words that
+//!   were current at one moment. If a writer stopped half-way, the snapshot mixes new and old
+//!   words; the contract says "any words, in any order" (H14), and readers check.
 //!
-//! Read-modify-writes are `AcqRel`: they order among themselves by the word they share.
+//! Read-modify-writes are `AcqRel`: operations on one word are ordered.
 //!
 //! # Memory shared with other processes
-//! All of this holds across processes as well: eight-byte atomics are lock-free, so they act on the
-//! physical word, whatever address a process maps it at. A process that is killed leaves a prefix
-//! of its stores behind, never half a word. The values that another process stores are not trusted:
-//! any value is legal for an atomic word, and the layer that interprets the words checks them.
-//! Another process must not be able to take the memory away, because an access to a page beyond the
-//! end of a file kills the process. So only files that are sealed against shrinking are mapped.
+//! The guarantees hold across processes as well: eight-byte atomics are lock-free, so they act on
+//! the physical word, whatever the addresses of the mappings. A killed process leaves a prefix of
+//! its stores behind, never half a word. Values stored by other processes are not trusted: any
+//! value is legal for an atomic word, and the layer that interprets the words checks them. Another
+//! process must not be able to take the memory away, because an access to a page beyond the end of
+//! a file kills the process. So only files sealed against shrinking are mapped.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -69,17 +68,17 @@ pub struct View {
     word_count: usize,
 }
 
-// SAFETY: the words are atomics, and the mapping lives until the last owner drops it; nothing in
-// `View` is bound to a thread.
+// SAFETY: the words are atomics, and the mapping lives until the last owner drops it; `View` is not
+// bound to a thread.
 unsafe impl Send for View {}
 // SAFETY: as above; shared access goes through `&AtomicU64`.
 unsafe impl Sync for View {}
 
 /// One page-aligned mapping, addressed by word.
 ///
-/// Pages are backed lazily, by huge pages where the machine gives them.
+/// Pages are backed lazily, by huge pages if the machine has them.
 pub struct Memory {
-    /// The mapping; unlike other views, this one may be stored to.
+    /// The mapping; unlike other views, a view inside `Memory` is writable.
     view: View,
 }
 
@@ -103,15 +102,15 @@ impl View {
         }
         let null = std::ptr::null_mut();
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of this
-        // process. Other processes store to its words, as ours do, and we read them as atomics.
-        // It was as large as that a moment ago and can never get smaller.
+        // process. Other processes also store to the mapped words, and this process accesses the
+        // words as atomics. The file had `bytes` bytes at `fstat`, and the seal forbids shrinking.
         let mapped = unsafe { mmap(null, bytes, protection, MapFlags::SHARED, file, 0) }?;
         let words = NonNull::new(mapped.cast()).expect("mmap does not return null");
         let view = Self { words, word_count: bytes / WORD_BYTES };
         // SAFETY: the range is the mapping just made; the advice is optional.
         let _ = unsafe { madvise(mapped, bytes, Advice::LinuxHugepage) };
-        // SAFETY: as above. A child process must not inherit the mapping: once a process is seen to
-        // have ended, nothing may be left that stores there on its behalf (H2).
+        // SAFETY: as above. A child process must not inherit the mapping: after the end of a
+        // process, no descendant may store to the region on its behalf (H2).
         unsafe { madvise(mapped, bytes, Advice::LinuxDontFork) }?;
         Ok(view)
     }
@@ -121,7 +120,7 @@ impl View {
         self.word_count * WORD_BYTES
     }
 
-    /// Value of the word at `index`, in the single order of all sequentially consistent accesses.
+    /// Loads the word at `index` with sequential consistency.
     ///
     /// # Panics
     /// If `index` is outside the mapping.
@@ -148,7 +147,7 @@ impl View {
         self.words(first, into.len()).read_stable(into);
     }
 
-    /// Hints that the words from `first` on will soon be read. Outside the mapping, does nothing.
+    /// Hints that the words from `first` on will soon be read. Does nothing outside the mapping.
     #[inline]
     pub fn prefetch(&self, first: usize, words: usize) {
         self.for_each_line(first, words, prefetch::line);
@@ -168,15 +167,15 @@ impl View {
         }
     }
 
-    /// All words. Only loads are allowed, unless the view is inside a `Memory`.
+    /// All words of the mapping. Only loads are allowed, unless the view is inside a `Memory`.
     #[inline]
     fn all(&self) -> &[AtomicU64] {
         // SAFETY: the mapping lives as long as `self` and holds initialised (zeroed) words.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.word_count) }
     }
 
-    /// The `words` words from `first` on, for a verb that only reads, or for one that writes if the
-    /// view is inside a `Memory`.
+    /// The `words` words from `first` on: for a reading verb, or for a writing verb if the view is
+    /// inside a `Memory`.
     ///
     /// # Panics
     /// If the range leaves the mapping.
@@ -194,17 +193,17 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made with this length; no reference outlives us. Unmapping can
-        // only fail for arguments that are not a mapping.
+        // SAFETY: the mapping was made with `bytes` bytes, and no reference outlives `self`.
+        // Unmapping can only fail for arguments that are not a mapping.
         let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), self.bytes()) };
     }
 }
 
 impl Memory {
-    /// Maps `bytes` of zeroed memory, rounded up to whole words, for this process alone.
+    /// Maps `bytes` of zeroed memory, rounded up to whole huge pages, private to the process.
     ///
-    /// Tries reserved huge pages first, then asks for transparent ones; a machine with neither
-    /// gets ordinary pages.
+    /// Tries reserved huge pages first, then transparent huge pages; without either, ordinary pages
+    /// are used.
     ///
     /// # Errors
     /// The operating system's error when the address space is exhausted.
@@ -217,22 +216,21 @@ impl Memory {
         let length = bytes.next_multiple_of(HUGE_PAGE_BYTES);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // Without NORESERVE: the kernel must promise the huge pages now, or a later touch faults.
+        // Without NORESERVE: unless the kernel reserves the huge pages now, a later access faults.
         let huge = MapFlags::PRIVATE | MapFlags::HUGETLB;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice has no aliases.
         let mapped = unsafe {
             mmap_anonymous(std::ptr::null_mut(), length, protection, huge)
                 .or_else(|_| mmap_anonymous(std::ptr::null_mut(), length, protection, lazy))
         }?;
-        // SAFETY: the range is the mapping just made. The advice is optional, so its failure
-        // (a kernel without transparent huge pages) is ignored.
+        // SAFETY: the range is the mapping just made. The advice is optional, so failure (a kernel
+        // without transparent huge pages) is ignored.
         let _ = unsafe { madvise(mapped, length, Advice::LinuxHugepage) };
         let words = NonNull::new(mapped.cast()).expect("mmap does not return null");
         Ok(Self { view: View { words, word_count: length / WORD_BYTES } })
     }
 
-    /// Maps a whole shared file. If the file is made of huge pages, all of them are reserved now,
-    /// or the call fails.
+    /// Maps a whole shared file. Huge pages of a file are reserved now, or the call fails.
     ///
     /// # Errors
     /// As [`View::of_file`], and if the file may not be written.
@@ -247,7 +245,7 @@ impl Memory {
         &self.view
     }
 
-    /// Bytes in the mapping, at least as many as were asked for.
+    /// Bytes in the mapping, at least the requested number.
     pub fn bytes(&self) -> usize {
         self.view.bytes()
     }
@@ -309,9 +307,9 @@ impl Memory {
         self.word(index).fetch_add(addend, Ordering::AcqRel)
     }
 
-    /// Stores what `change` makes of the word at `index`, in one atomic step, or nothing if that is
-    /// `None`; returns the word's previous value. `change` is called again for each word that
-    /// another writer leaves meanwhile.
+    /// Atomically replaces the word at `index` by the result of `change`, or leaves the word if the
+    /// result is `None`; returns the word's previous value. `change` is called again whenever a
+    /// concurrent writer has changed the word.
     ///
     /// # Panics
     /// If `index` is outside the mapping.
@@ -326,8 +324,7 @@ impl Memory {
         self.view.prefetch(first, words);
     }
 
-    /// Hints that the words from `first` on will soon be written. Outside the mapping, does
-    /// nothing.
+    /// Hints that the words from `first` on will soon be written. Does nothing outside the mapping.
     #[inline]
     pub fn prefetch_for_write(&self, first: usize, words: usize) {
         self.view.for_each_line(first, words, prefetch::line_for_write);
@@ -340,8 +337,8 @@ impl Memory {
         let end = offset.saturating_add(bytes).min(self.bytes());
         let offset = offset / PAGE_BYTES * PAGE_BYTES;
         if offset < end {
-            // SAFETY: the range is inside the mapping, which lives as long as `self`. Populating
-            // it is as if some word of each page had been read and written back in one step.
+            // SAFETY: the range is inside the mapping, which lives as long as `self`. Populating a
+            // page is like an atomic read and write-back of one of its words.
             let _ = unsafe {
                 let from = self.view.words.as_ptr().cast::<u8>().add(offset);
                 madvise(from.cast(), end - offset, Advice::LinuxPopulateWrite)
@@ -353,7 +350,7 @@ impl Memory {
 impl Deref for Memory {
     type Target = [AtomicU64];
 
-    /// All words of the mapping; the first one begins a page.
+    /// All words of the mapping; the first word begins a page.
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
         self.view.all()
@@ -365,11 +362,11 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
 
-/// Words that are copied in one step of a loop. The compiler unrolls a step, but may not vectorise
-/// atomics; most of what is copied has a few words.
+/// Words copied in one step of a loop. The compiler unrolls a step, but may not vectorise atomics;
+/// most copies have a few words.
 const STEP_WORDS: usize = 4;
 
-/// Visits words and as many copies side by side, in ascending order. No words have no copies.
+/// Visits words and their copies side by side, in ascending order. Does nothing without words.
 #[inline]
 fn in_steps(words: &[AtomicU64], copies: &mut [u64], mut visit: impl FnMut(&AtomicU64, &mut u64)) {
     let copies = &mut copies[..words.len()];
@@ -381,8 +378,8 @@ fn in_steps(words: &[AtomicU64], copies: &mut [u64], mut visit: impl FnMut(&Atom
     rest.iter().zip(rest_copies).for_each(|(word, copy)| visit(word, copy));
 }
 
-/// Words of a mapping that one verb moves, found and checked before it is carried out. Those of a
-/// verb that only reads may be of a mapping that can only be read.
+/// Words of a mapping that one verb moves, found and checked before the verb is carried out. The
+/// words of a reading verb may belong to a read-only mapping.
 #[derive(Clone, Copy)]
 pub(crate) struct Words<'m>(&'m [AtomicU64]);
 
@@ -489,10 +486,10 @@ fn update(word: &AtomicU64, change: impl FnMut(u64) -> Option<u64>) -> u64 {
     updated.unwrap_or_else(|held| held)
 }
 
-/// A piece of an arena with one owner: the coordinator, or the batch that is in flight with it.
+/// A piece of an arena with one owner: the coordinator, or the batch in flight that uses the chunk.
 ///
-/// The holder of the chunk may use it as a plain slice. While verbs are in flight the back end
-/// holds it, so the NIC (or the code that plays its part) is the only one to touch it.
+/// The owner may use the chunk as a plain slice. While verbs are in flight, the back end owns the
+/// chunk, so only the NIC (or the code in its place) touches the memory.
 pub struct Chunk {
     memory: Arc<Memory>,
     first: usize,
@@ -505,7 +502,7 @@ impl Chunk {
     /// # Errors
     /// The operating system's error when the address space is exhausted.
     pub fn carve(count: usize, words: usize) -> io::Result<Vec<Self>> {
-        // One line apart: at a distance of a power of two, the first lines of all chunks would
+        // One line apart: at a distance of a power of two, the first lines of the chunks would
         // compete for one set of the cache.
         let stride = words + LINE_WORDS;
         let memory = Arc::new(Memory::anonymous(count * stride * WORD_BYTES)?);
@@ -513,7 +510,7 @@ impl Chunk {
         Ok((0..count).map(chunk).collect())
     }
 
-    /// The mapping that the chunk is a part of, for a NIC to register.
+    /// The mapping that contains the chunk, for a NIC to register.
     #[cfg(feature = "rdma")]
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
@@ -525,7 +522,7 @@ impl Deref for Chunk {
     #[inline]
     fn deref(&self) -> &[u64] {
         // SAFETY: `carve` hands out each range once and `Chunk` is not `Clone`, so `self` is the
-        // only path to these words; `AtomicU64` and `u64` have the same layout.
+        // only path to the words; `AtomicU64` and `u64` have the same layout.
         unsafe {
             std::slice::from_raw_parts(
                 self.memory.view.words.as_ptr().add(self.first).cast::<u64>(),

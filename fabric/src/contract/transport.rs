@@ -1,8 +1,8 @@
-//! Traits that a back end implements: one object per cluster, one per lane.
+//! Traits of a back end: one object per cluster, one per lane.
 //!
 //! [`Fabric`] is the control path (register memory, fence, open a lane), [`Transport`] the data
-//! path of one lane. Both are object-safe, so that the engine is compiled once for all back ends;
-//! the dynamic call is paid once per doorbell, not once per verb.
+//! path of one lane. Both are object-safe, so the engine is compiled once for every back end; the
+//! cost of dynamic dispatch is paid once per doorbell, not once per verb.
 //!
 //! Implementation in each back end:
 //!
@@ -29,38 +29,39 @@ pub struct Token(pub u32);
 
 /// Receiver of the events that [`Transport::poll`] reports.
 pub trait Sink {
-    /// A batch is complete: no verb of it is in flight any more, and its failures are recorded.
+    /// Called when a batch is complete: its verbs are no longer in flight, and its failures are
+    /// recorded.
     fn completed(&mut self, token: Token, work: Box<Work>);
-    /// A reconnect is done: no verb of the old connection can take effect any more.
+    /// Called when a reconnect is done: verbs of the old connection can no longer take effect.
     fn reconnected(&mut self, token: Token, result: Result<(), VerbError>);
-    /// A message has come. It may be a duplicate, late, or out of order.
+    /// Called when a message has arrived, which may be a duplicate, late, or out of order.
     fn message(&mut self, from: Endpoint, bytes: &[u8]);
 }
 
 /// The data path of one lane. Used by one thread.
 pub trait Transport {
-    /// Optional abilities of this back end beyond the common contract.
+    /// Optional abilities of the back end beyond the common contract.
     fn capabilities(&self) -> Capabilities;
 
-    /// Starts a batch: one doorbell for each connection in it. Verbs to one node take effect in
-    /// order, also across batches; nothing is promised between nodes.
+    /// Starts a batch: one doorbell per connection. Verbs to one node take effect in order, also
+    /// across batches; the order between nodes is undefined.
     fn post(&mut self, token: Token, work: Box<Work>);
 
-    /// Closes the connection to `node` and makes a new one; completes once no verb of the old
-    /// connection can take effect any more (H22).
+    /// Closes the connection to `node` and makes a new connection; completes once verbs of the old
+    /// connection can no longer take effect (H22).
     fn reconnect(&mut self, token: Token, node: NodeId);
 
-    /// Sends a datagram of at most [`MAX_MESSAGE_BYTES`]. It may be lost without notice.
+    /// Sends a datagram of at most [`MAX_MESSAGE_BYTES`], which may be lost without notice.
     fn send(&mut self, to: Endpoint, bytes: &[u8]);
 
-    /// Reports what has happened since the last call. Never blocks.
+    /// Reports the events since the last call. Never blocks.
     fn poll(&mut self, sink: &mut dyn Sink);
 
-    /// Whether `poll` would find something now; asked before the thread goes to sleep.
+    /// Returns whether `poll` would report an event now; called before the thread goes to sleep.
     fn has_input(&self) -> bool;
 
-    /// The thread's way to sleep, for back ends whose input comes through the operating system
-    /// without a call of [`Wake::wake`]. `None`: the back end calls it.
+    /// The sleeper of the thread, for back ends whose input comes through the operating system
+    /// without a call of [`Wake::wake`]. `None` if the back end calls `wake`.
     fn sleeper(&self) -> Option<std::sync::Arc<dyn Sleep>> {
         None
     }
@@ -72,8 +73,8 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// A way to sleep that ends by itself when a lane has input. [`Wake::wake`] ends the current sleep
-/// as well, or else the next one.
+/// A sleep that ends when a lane has input. [`Wake::wake`] also ends the current sleep, or the next
+/// sleep if the thread is awake.
 pub trait Sleep: Wake {
     /// Time for which an idle thread keeps polling before it sleeps.
     fn spin(&self) -> std::time::Duration;
@@ -81,7 +82,7 @@ pub trait Sleep: Wake {
     /// Sleeps for `at_most`.
     fn sleep(&self, at_most: std::time::Duration);
 
-    /// Adds a descriptor: `other` becoming readable ends a sleep as well, until it is closed.
+    /// Watches a descriptor: until `other` is closed, its becoming readable also ends a sleep.
     ///
     /// # Errors
     /// The system is out of memory.
@@ -95,26 +96,26 @@ pub enum FabricError {
     /// The node is not part of this fabric; correct the configuration.
     #[error("node {0:?} is not part of this fabric")]
     UnknownNode(NodeId),
-    /// A region of that number exists on the node already; choose another.
+    /// The node already has a region with the number; choose another number.
     #[error("region {1:?} is already registered on node {0:?}")]
     RegionTaken(NodeId, RegionId),
     /// The endpoint is open already; each lane has one owner.
     #[error("lane {0:?} is already open")]
     LaneTaken(Endpoint),
-    /// Mapping the memory failed; ask for less.
+    /// Mapping the memory failed; request less.
     #[error("could not map {bytes} bytes: {source}")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u64,
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// The device, the machine or a peer is not as the configuration says; the back end's own error
-    /// (`rdma::SetupError`) is the remedy.
+    /// The device, the machine or a peer does not match the configuration; the back end's own error
+    /// (`rdma::SetupError`) tells the remedy.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Rdma(Box<dyn std::error::Error + Send + Sync>),
-    /// The request to the node failed; the source says why, and what to do.
+    /// The request to the node failed; the source tells the reason and the remedy.
     #[error("node {}: {source}", node.0)]
     Control {
         /// The node.
@@ -122,7 +123,7 @@ pub enum FabricError {
         /// The back end's own error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The lane belongs to a node that another process serves; open it there.
+    /// The lane belongs to a node that another process serves; open the lane in that process.
     #[error("node {0:?} is served by another process")]
     Elsewhere(NodeId),
     /// The node does not answer. Whether it carried out the request is unknown.
@@ -133,12 +134,12 @@ pub enum FabricError {
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// The node answers, but refuses this process; correct the configuration.
+    /// The node answers, but refuses the process; correct the configuration.
     #[error("node {node:?} refuses: {reason}")]
     Refused {
         /// The node.
         node: NodeId,
-        /// Reason that the node gave.
+        /// The node's reason.
         reason: String,
     },
     /// The operating system has no more files, or no randomness.
@@ -163,7 +164,7 @@ pub trait Fabric: Send + Sync {
     /// Opens the lane `at`, whose verbs carry the access epoch `epoch`.
     ///
     /// # Errors
-    /// Unknown node, or the lane is open already.
+    /// Unknown node, or the lane is already open.
     fn open_lane(
         &self,
         at: Endpoint,
@@ -171,7 +172,7 @@ pub trait Fabric: Send + Sync {
         wake: std::sync::Arc<dyn Wake>,
     ) -> Result<Box<dyn Transport>, FabricError>;
 
-    /// Makes `target` refuse every later verb of `expelled` whose epoch is below `epoch`. Returns
+    /// Makes `target` refuse every later verb of `expelled` with an epoch below `epoch`. Returns
     /// once no verb admitted earlier is still running (H2).
     ///
     /// # Errors
@@ -179,27 +180,27 @@ pub trait Fabric: Send + Sync {
     fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError>;
 
     /// Epoch below which `target` refuses verbs of `initiator`. The default, `None`, is for back
-    /// ends where only the target itself knows. Used by inspections, which look at all nodes at
-    /// once.
+    /// ends where only the target knows the epoch. Used by inspections, which look at the whole
+    /// cluster at once.
     fn refused_below(&self, _target: NodeId, _initiator: NodeId) -> Option<Epoch> {
         None
     }
 
-    /// Nodes that messages from node `at` have not reached for at least `patience`, although some
-    /// were sent again and again, each with the time since the last one failed: a node may have
-    /// begun another life meanwhile. A message that was delivered, read or not, ends that. The
-    /// default, none, is for back ends without paths that can be cut.
+    /// Nodes that messages from node `at` have not reached for at least `patience` despite repeated
+    /// sending, with the time since the last failure: a node may have begun a new life since. A
+    /// delivered message, read or not, takes its target off the list. The default, an empty list,
+    /// is for back ends without paths that can be cut.
     fn unreached(&self, _at: NodeId, _patience: Duration) -> Vec<(NodeId, Duration)> {
         Vec::new()
     }
 
-    /// Whether node `from`, which this process serves, and node `to` reach each other now. May
-    /// block for seconds. The default is for back ends as above.
+    /// Returns whether node `from`, served by the calling process, and node `to` reach each other
+    /// now. May block for seconds. The default is for back ends without paths that can be cut.
     fn reaches(&self, _from: NodeId, _to: NodeId) -> bool {
         true
     }
 
-    /// A hint: the `bytes` from `at` on will soon be used for the first time. The default does
-    /// nothing, which suits memory that is pinned when it is registered.
+    /// Hints that the `bytes` from `at` on will soon be used for the first time. The default does
+    /// nothing, which suits memory pinned at registration.
     fn prefault(&self, _at: RemoteAddr, _bytes: u64) {}
 }

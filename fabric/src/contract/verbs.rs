@@ -1,9 +1,9 @@
-//! One-sided verbs as plain data: what a coordinator asks a back end to do.
+//! One-sided verbs as plain data: the requests of a coordinator to a back end.
 //!
 //! A [`Work`] is a batch under construction or in flight: a list of [`WorkRequest`]s and the arena
-//! chunks that they read from and write into. It owns its buffers, so nothing that a NIC may still
-//! touch can be borrowed or freed meanwhile. Building a batch allocates nothing once the lane's
-//! pool is warm. The guarantees of verbs (order, atomicity, failure) are in docs/verbs.md.
+//! chunks with their local buffers. A `Work` owns its buffers, so memory that a NIC may still touch
+//! is never borrowed or freed. Building a batch allocates nothing once the lane's pool is warm. The
+//! guarantees of verbs (order, atomicity, failure) are in docs/verbs.md.
 
 mod buffers;
 mod work;
@@ -22,8 +22,8 @@ use crate::contract::wide::WIDE_BYTES;
 pub enum Op {
     /// Copy remote memory into the buffer.
     Read,
-    /// Like `Read`; back ends whose reads can be torn between words copy until two passes agree
-    /// (H14). On a NIC it is a plain READ, so readers still check the data.
+    /// Like `Read`, but back ends whose reads can be torn between words copy until two passes agree
+    /// (H14). On a NIC, a plain READ, so readers still check the data.
     ReadStable,
     /// Copy the buffer to remote memory.
     Write,
@@ -34,9 +34,9 @@ pub enum Op {
     },
     /// Compare-and-swap one word; the buffer receives the word's previous value.
     CompareAndSwap {
-        /// Value that the word must hold for the swap to happen.
+        /// Expected value of the word; otherwise nothing is swapped.
         expected: u64,
-        /// Value stored by the swap.
+        /// Value to store.
         new: u64,
     },
     /// Add to one word, wrapping; the buffer receives the word's previous value.
@@ -44,8 +44,8 @@ pub enum Op {
         /// The summand.
         addend: u64,
     },
-    /// Compare some bits of one word and swap others ([`MaskedSwap`]). The buffer has the four
-    /// operands; its first word receives the word's previous value. Only where
+    /// Compare some bits of one word and swap others ([`MaskedSwap`]). The buffer holds the four
+    /// operands; its first word receives the remote word's previous value. Only where
     /// [`Capabilities::masked_atomics`] is true.
     ///
     /// [`MaskedSwap`]: crate::contract::masked::MaskedSwap
@@ -60,21 +60,21 @@ pub enum Op {
         /// The highest bit of each field.
         boundary: u64,
     },
-    /// Compare some bits of 16 bytes and swap others ([`WideSwap`]). The buffer has the four
-    /// operands, 64 bytes; its first 16 receive what was there. The address is a multiple of
-    /// sixteen. Only where [`Capabilities::wide_atomics`] is true.
+    /// Compare some bits of 16 bytes and swap others ([`WideSwap`]). The buffer holds the four
+    /// operands, 64 bytes; its first 16 bytes receive the previous value. The address is a multiple
+    /// of sixteen. Only where [`Capabilities::wide_atomics`] is true.
     ///
     /// [`WideSwap`]: crate::contract::wide::WideSwap
     WideCompareAndSwap,
-    /// Add to 16 bytes field by field ([`wide_sum`]). The buffer has the summand and the boundary,
-    /// 32 bytes; its first 16 receive what was there. The address is a multiple of sixteen. Only
-    /// where [`Capabilities::wide_atomics`] is true.
+    /// Add to 16 bytes field by field ([`wide_sum`]). The buffer holds the summand and the
+    /// boundary, 32 bytes; its first 16 bytes receive the previous value. The address is a multiple
+    /// of sixteen. Only where [`Capabilities::wide_atomics`] is true.
     ///
     /// [`wide_sum`]: crate::contract::wide::wide_sum
     WideFetchAndAdd,
 }
 
-// Operands of wide atomics are in the buffer, so that no request grows by them.
+// Operands of wide atomics are in the buffer, so requests do not grow.
 const _: () = assert!(size_of::<Op>() == 3 * WORD_BYTES && align_of::<Op>() == WORD_BYTES);
 
 /// The kind of a verb, for counting and costing.
@@ -97,7 +97,7 @@ impl VerbKind {
 }
 
 impl Rights {
-    /// Whether verbs of this kind are allowed.
+    /// Returns whether the rights allow verbs of kind `kind`.
     #[inline]
     pub(crate) fn allow(self, kind: VerbKind) -> bool {
         match kind {
@@ -115,16 +115,15 @@ pub struct WorkRequest {
     pub addr: RemoteAddr,
     /// The operation.
     pub op: Op,
-    /// The local side: source of a WRITE, destination of everything else.
+    /// The local side: source of a WRITE, destination of every other verb.
     pub local: Buffer,
-    /// Further nodes of a WRITE, each with the same offset of the region with the same number: a
-    /// verb for each. Empty for back ends without [`Capabilities::several_nodes`], whose batches
-    /// have a request for each node.
+    /// Further nodes of a WRITE, one verb per node, at the same region number and offset. Empty for
+    /// back ends without [`Capabilities::several_nodes`], whose batches have one request per node.
     pub also: NodeSet,
 }
 
 impl WorkRequest {
-    /// Bytes of remote memory that the verb touches; of a WRITE to several nodes, on each.
+    /// Bytes of remote memory that the verb touches; for a WRITE to several nodes, bytes per node.
     #[inline]
     pub fn bytes(&self) -> usize {
         match self.op {
@@ -138,7 +137,7 @@ impl WorkRequest {
         }
     }
 
-    /// Part of the buffer that receives what the verb brings.
+    /// Part of the buffer that receives the verb's result.
     #[inline]
     pub fn result(&self) -> Buffer {
         match self.op {
@@ -163,7 +162,7 @@ impl WorkRequest {
         }
     }
 
-    /// Whether the verb is an atomic on 16 bytes.
+    /// Returns whether the verb is an atomic on 16 bytes.
     #[inline]
     pub fn is_wide(&self) -> bool {
         matches!(self.op, Op::WideCompareAndSwap | Op::WideFetchAndAdd)
@@ -174,16 +173,17 @@ impl WorkRequest {
         self.addr.node() == node || self.also.contains(node)
     }
 
-    /// The request as one of its nodes gets it.
+    /// The request for `node` alone.
     #[inline]
     fn on(&self, node: NodeId) -> Self {
         Self { addr: self.addr.on(node), also: NodeSet::EMPTY, ..*self }
     }
 
-    /// Index of the verb's first word in a region of `region_bytes` with these rights.
+    /// Returns the index of the verb's first word in a region of `region_bytes` with rights
+    /// `rights`.
     ///
     /// # Errors
-    /// The error that a target answers if the verb is misaligned, out of bounds or not allowed.
+    /// The target's error if the verb is misaligned, out of bounds or not allowed.
     #[inline]
     pub(crate) fn first_word(&self, region_bytes: u64, rights: Rights) -> Result<usize, VerbError> {
         let offset = self.addr.offset();
@@ -194,10 +194,11 @@ impl WorkRequest {
     }
 }
 
-/// Index of the first word that a verb touches in a region of `region_bytes` with these rights.
+/// Returns the index of the first word that a verb touches in a region of `region_bytes` with
+/// rights `rights`.
 ///
 /// # Errors
-/// The error that a target answers if the verb is misaligned, out of bounds or not allowed.
+/// The target's error if the verb is misaligned, out of bounds or not allowed.
 #[inline]
 pub(crate) fn first_word(
     offset: u64,
@@ -215,27 +216,28 @@ pub(crate) fn first_word(
     if rights.allow(kind) { Ok(offset as usize / WORD_BYTES) } else { Err(VerbError::AccessDenied) }
 }
 
-/// Reason why a verb did not complete. Each variant's text begins with what is known of its effect.
+/// Reason why a verb did not complete. The docs of a variant begin with the verb's effect: not
+/// applied, or unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbError {
     /// Not applied: the address leaves the region, or no such region is registered.
     #[error("the access leaves every region of the node")]
     OutOfBounds,
-    /// Not applied: address and length must be multiples of eight, and of an atomic on 16 bytes
-    /// the address a multiple of sixteen.
+    /// Not applied: address and length must be multiples of eight; the address of an atomic on 16
+    /// bytes must be a multiple of sixteen.
     #[error("the access is not aligned to eight bytes, or a wide atomic not to sixteen")]
     Misaligned,
-    /// Not applied: the region does not grant this kind of access.
+    /// Not applied: the region's rights do not grant the access.
     #[error("the region does not allow this access")]
     AccessDenied,
     /// Not applied, and never will be: the issuing node has been expelled and fenced (H2).
     #[error("this node has been fenced")]
     Revoked,
-    /// Not applied: an earlier verb broke the connection, which has not been re-made.
+    /// Not applied: an earlier verb broke the connection, and the lane has not reconnected.
     #[error("the connection is broken")]
     Broken,
-    /// Unknown: an earlier verb on the same connection failed while this one was in flight (H24).
+    /// Unknown: an earlier verb on the connection failed while the verb was in flight (H24).
     #[error("the verb was flushed after an earlier failure")]
     Flushed,
     /// Unknown: the node does not answer.
@@ -248,33 +250,34 @@ pub enum VerbError {
 }
 
 impl VerbError {
-    /// Whether the verb may have taken effect, or may still do so.
+    /// Returns whether the verb may have taken effect, or may still take effect.
     pub fn outcome_unknown(self) -> bool {
         matches!(self, Self::Flushed | Self::Unreachable | Self::TimedOut)
     }
 }
 
-/// The first failure on one connection; no later verb of the batch to that node completed.
+/// The first failure on one connection; no later verb of the batch to `node` completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The node at the other end.
     pub node: NodeId,
     /// Index of the verb's request in its batch.
     pub verb: usize,
-    /// The error of that verb.
+    /// The error of the verb.
     pub error: VerbError,
 }
 
 /// Optional abilities of a back end beyond the common contract.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Capabilities {
-    /// [`Op::ReadStable`] returns words that were all current at one moment. Where this is false,
-    /// it is a plain READ.
+    /// [`Op::ReadStable`] returns a snapshot: words that were current at one moment. If false,
+    /// `ReadStable` is a plain READ.
     pub stable_reads: bool,
     /// [`Op::MaskedCompareAndSwap`] and [`Op::MaskedFetchAndAdd`].
     pub masked_atomics: bool,
-    /// [`Op::WideCompareAndSwap`] and [`Op::WideFetchAndAdd`]. Only NICs have them, and the model
-    /// of one: no CPU instruction of every machine changes 16 bytes in one step.
+    /// [`Op::WideCompareAndSwap`] and [`Op::WideFetchAndAdd`]. Only NICs and the model of a NIC
+    /// have wide atomics: no CPU instruction available on every machine changes 16 bytes in one
+    /// step.
     pub wide_atomics: bool,
     /// The back end takes requests for several nodes ([`WorkRequest::also`]).
     pub several_nodes: bool,

@@ -1,16 +1,16 @@
-//! Atomics on 16 bytes: the effect that NICs give them, as pure functions.
+//! Atomics on 16 bytes: their effect on NICs, as pure functions.
 //!
-//! Both work on two words at an address that is a multiple of sixteen, of which the first has the
-//! low bits, and both take masks, as those on one word do ([`crate::masked`]). They are the
-//! extended atomics of ConnectX; a lock with its queue or its timestamps fits into one of them.
+//! Both atomics work on two words at an address that is a multiple of sixteen; the first word has
+//! the low bits. Both take masks, as the atomics on one word do ([`crate::masked`]). They are the
+//! extended atomics of ConnectX; a lock with its queue or its timestamps fits into 16 bytes.
 
 use crate::contract::region::WORD_BYTES;
 
-/// Bytes that a wide atomic works on; its address is a multiple of it.
+/// Bytes that a wide atomic works on; its address is a multiple of this number.
 pub const WIDE_BYTES: usize = 16;
 /// Number of words that a wide atomic works on.
 pub(crate) const WIDE_WORDS: usize = WIDE_BYTES / WORD_BYTES;
-/// Number of words in which the operands of a fetch-and-add travel.
+/// Number of words of the encoded operands of a fetch-and-add.
 pub(crate) const SUMMANDS_WORDS: usize = 2 * WIDE_WORDS;
 
 /// Operands of a compare-and-swap of 16 bytes.
@@ -26,21 +26,21 @@ pub(crate) const SUMMANDS_WORDS: usize = 2 * WIDE_WORDS;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WideSwap {
-    /// Value that the compared bits must have.
+    /// Expected value of the compared bits.
     pub compare: u128,
-    /// Bits that are compared.
+    /// Mask of the compared bits.
     pub compare_mask: u128,
-    /// Values of the bits that are replaced.
+    /// New values of the replaced bits.
     pub swap: u128,
-    /// Bits that are replaced.
+    /// Mask of the replaced bits.
     pub swap_mask: u128,
 }
 
 impl WideSwap {
-    /// Number of words in which the operands travel.
+    /// Number of words of the encoded operands.
     pub(crate) const WORDS: usize = 4 * WIDE_WORDS;
 
-    /// The 16 bytes that take the place of `old`; `None` if a compared bit differs.
+    /// Returns the 16 bytes that replace `old`, or `None` if a compared bit differs.
     #[inline]
     pub const fn applied_to(self, old: u128) -> Option<u128> {
         match (old ^ self.compare) & self.compare_mask {
@@ -49,7 +49,7 @@ impl WideSwap {
         }
     }
 
-    /// The operands as they travel.
+    /// Encodes the operands.
     pub(crate) const fn to_words(self) -> [u64; Self::WORDS] {
         let [a, b] = words_of(self.compare);
         let [c, d] = words_of(self.compare_mask);
@@ -58,7 +58,7 @@ impl WideSwap {
         [a, b, c, d, e, f, g, h]
     }
 
-    /// The operands that travel as `words`.
+    /// Decodes operands from `words`.
     pub(crate) const fn of_words(words: [u64; Self::WORDS]) -> Self {
         let [a, b, c, d, e, f, g, h] = words;
         Self {
@@ -70,8 +70,8 @@ impl WideSwap {
     }
 }
 
-/// Sum of a fetch-and-add of 16 bytes. Each bit of `boundary` is the highest one of a field, from
-/// which nothing is carried into the bit above.
+/// Returns the sum of a fetch-and-add of 16 bytes. A bit of `boundary` marks the highest bit of a
+/// field, from which nothing is carried into the bit above.
 ///
 /// ```
 /// use lotus_fabric::wide::wide_sum;
@@ -83,17 +83,17 @@ impl WideSwap {
 /// ```
 #[inline]
 pub const fn wide_sum(old: u128, addend: u128, boundary: u128) -> u128 {
-    // Without their highest bits no sum of two fields leaves its field.
+    // With the highest bits cleared, no sum overflows its field.
     (old & !boundary).wrapping_add(addend & !boundary) ^ (old ^ addend) & boundary
 }
 
-/// The value of two words as they are in memory, the low one first.
+/// Returns the value of two words of memory, low word first.
 #[inline]
 pub const fn value_of([low, high]: [u64; 2]) -> u128 {
     (high as u128) << u64::BITS | low as u128
 }
 
-/// A value as two words of memory, the low one first.
+/// Returns a value as two words of memory, low word first.
 #[inline]
 pub const fn words_of(value: u128) -> [u64; 2] {
     [value as u64, (value >> u64::BITS) as u64]

@@ -1,4 +1,4 @@
-//! Batches as a coordinator builds, awaits and reads them: [`Batch`], [`Posted`], [`Completed`].
+//! Batches from building to results: [`Batch`], [`Posted`], [`Completed`].
 
 use std::future::Future;
 use std::ops::Deref;
@@ -13,9 +13,9 @@ use crate::contract::region::WORD_BYTES;
 use crate::contract::verbs::{Buffer, Failure, Op, Work};
 use crate::contract::wide::{SUMMANDS_WORDS, WIDE_BYTES, WideSwap, words_of};
 
-/// A batch owned by the coordinator; returns to the lane's pool when dropped.
+/// A batch owned by the coordinator. Returns to the lane's pool when dropped.
 struct Owned {
-    /// `None` once the batch was posted or put back.
+    /// `None` after the batch was posted or put back.
     parts: Option<(Rc<Core>, Box<Work>)>,
 }
 
@@ -33,7 +33,7 @@ impl Owned {
 }
 
 impl Drop for Owned {
-    /// Not inlined: it would be at every `await` of a batch.
+    /// Not inlined: otherwise every `await` of a batch would contain a copy.
     #[inline(never)]
     fn drop(&mut self) {
         if let Some((core, work)) = self.parts.take() {
@@ -53,7 +53,7 @@ impl Batch {
         Self { owned: Owned { parts: Some((core, work)) } }
     }
 
-    /// Adds a READ of `bytes` at `addr`; the buffer holds the data once the batch is complete.
+    /// Adds a READ of `bytes` at `addr`; the returned buffer holds the data after completion.
     ///
     /// # Panics
     /// If `bytes` is not a multiple of eight or exceeds [`crate::contract::verbs::MAX_VERB_BYTES`].
@@ -62,7 +62,8 @@ impl Batch {
         self.push_with_buffer(addr, Op::Read, bytes)
     }
 
-    /// Like [`Batch::read`], copied until two passes agree where the back end could tear (H14).
+    /// Like [`Batch::read`], but back ends whose reads can be torn copy until two passes agree
+    /// (H14).
     ///
     /// # Panics
     /// See `read`.
@@ -72,7 +73,7 @@ impl Batch {
     }
 
     /// Reserves a buffer to fill through [`Batch::words_mut`] and then write, possibly to several
-    /// replicas. Its initial contents are arbitrary.
+    /// replicas. The initial contents are arbitrary.
     ///
     /// # Panics
     /// See `read`.
@@ -92,18 +93,17 @@ impl Batch {
     /// Adds a WRITE of a staged buffer to `addr`.
     ///
     /// # Panics
-    /// If the buffer was not staged in this batch.
+    /// If the buffer was not staged in the batch.
     #[inline]
     pub fn write(&mut self, addr: RemoteAddr, from: Buffer) {
         self.owned.parts_mut().1.push(addr, Op::Write, from);
     }
 
-    /// Adds a WRITE of a staged buffer to byte `offset` of `region` on each of `nodes`: as many
-    /// verbs as nodes, each in its place in the order of its connection.
+    /// Adds a WRITE of a staged buffer to byte `offset` of `region` on every node of `nodes`: one
+    /// verb per node, in posting order on its connection.
     ///
     /// # Panics
-    /// If the buffer was not staged in this batch, or the offset exceeds
-    /// [`RemoteAddr::MAX_OFFSET`].
+    /// If the buffer was not staged in the batch, or the offset exceeds [`RemoteAddr::MAX_OFFSET`].
     #[inline]
     pub fn write_all(&mut self, nodes: NodeSet, region: RegionId, offset: u64, from: Buffer) {
         self.owned.parts_mut().1.push_all(nodes, (region, offset), Op::Write, from);
@@ -115,8 +115,8 @@ impl Batch {
         self.owned.parts_mut().1.push(addr, Op::WriteWord { value }, Work::no_buffer());
     }
 
-    /// Adds a WRITE of one word to byte `offset` of `region` on each of `nodes`, as
-    /// [`Batch::write_all`] does.
+    /// Adds a WRITE of one word to byte `offset` of `region` on every node of `nodes`, like
+    /// [`Batch::write_all`].
     ///
     /// # Panics
     /// If the offset exceeds [`RemoteAddr::MAX_OFFSET`].
@@ -138,7 +138,7 @@ impl Batch {
         self.push_with_buffer(addr, Op::FetchAndAdd { addend }, WORD_BYTES)
     }
 
-    /// Adds a compare-and-swap under masks; the buffer receives the remote word's previous value.
+    /// Adds a masked compare-and-swap; the buffer receives the remote word's previous value.
     ///
     /// # Panics
     /// If the back end has no masked atomics ([`Capabilities::masked_atomics`]).
@@ -152,8 +152,8 @@ impl Batch {
         staged.prefix(WORD_BYTES)
     }
 
-    /// Adds a fetch-and-add that carries nothing beyond a bit of `boundary`; the buffer receives
-    /// the remote word's previous value.
+    /// Adds a masked fetch-and-add: nothing is carried beyond a bit of `boundary`. The buffer
+    /// receives the remote word's previous value.
     ///
     /// # Panics
     /// As [`Batch::masked_compare_and_swap`].
@@ -162,9 +162,8 @@ impl Batch {
         self.push_with_buffer(addr, Op::MaskedFetchAndAdd { addend, boundary }, WORD_BYTES)
     }
 
-    /// Adds a compare-and-swap of 16 bytes under masks, at an address that is a multiple of
-    /// sixteen. The buffer receives the 16 bytes that were there, the low word first
-    /// ([`value_of`]).
+    /// Adds a masked compare-and-swap of 16 bytes, at an address that is a multiple of sixteen. The
+    /// buffer receives the previous 16 bytes, low word first ([`value_of`]).
     ///
     /// # Panics
     /// If the back end has no 16-byte atomics ([`Capabilities::wide_atomics`]).
@@ -175,8 +174,8 @@ impl Batch {
         self.push_wide(addr, Op::WideCompareAndSwap, &swap.to_words())
     }
 
-    /// Adds a fetch-and-add of 16 bytes, at an address that is a multiple of sixteen, that carries
-    /// nothing beyond a bit of `boundary`. The buffer receives the 16 bytes that were there, the
+    /// Adds a masked fetch-and-add of 16 bytes, at an address that is a multiple of sixteen:
+    /// nothing is carried beyond a bit of `boundary`. The buffer receives the previous 16 bytes,
     /// low word first.
     ///
     /// # Panics
@@ -187,7 +186,7 @@ impl Batch {
         self.push_wide(addr, Op::WideFetchAndAdd, &summands)
     }
 
-    /// Adds a wide atomic with these operands; its result takes the place of the first of them.
+    /// Adds a wide atomic with `operands`; the result overwrites the first 16 bytes of operands.
     fn push_wide(&mut self, addr: RemoteAddr, op: Op, operands: &[u64]) -> Buffer {
         let (core, _) = self.owned.parts_mut();
         assert!(core.capabilities.wide_atomics, "this fabric has no 16-byte atomics");
@@ -207,12 +206,12 @@ impl Batch {
         self.owned.work().verb_count()
     }
 
-    /// Posts the batch now; the future completes when all its verbs have. An empty batch completes
-    /// at once.
+    /// Posts the batch now; the future completes after the last verb. An empty batch completes at
+    /// once.
     #[inline]
     pub fn post(mut self) -> Posted {
         let (core, work) = self.owned.parts.take().expect("taken only at the end");
-        // Empty now; forgotten, it costs no call.
+        // `self` is empty now; forgetting it saves the call of `drop`.
         std::mem::forget(self);
         let token = core.post(work);
         Posted { waiting: Waiting::new(core, token) }
@@ -226,7 +225,7 @@ impl Batch {
     }
 }
 
-/// A batch in flight. Poll it from a task of the lane's executor.
+/// A batch in flight, to be polled by a task of the lane's executor.
 #[must_use = "a posted batch is in flight; await it to learn what became of it"]
 pub struct Posted {
     waiting: Waiting,
@@ -254,7 +253,7 @@ pub struct BatchError {
 }
 
 impl BatchError {
-    /// One entry for every node with a failed verb.
+    /// Failures, one entry per node with a failed verb.
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }
@@ -265,7 +264,7 @@ impl BatchError {
     }
 }
 
-/// A completed batch; its buffers return to the pool when it is dropped.
+/// A completed batch. Dropping it returns the buffers to the pool.
 pub struct Completed {
     owned: Owned,
 }

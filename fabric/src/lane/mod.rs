@@ -1,11 +1,11 @@
 //! A coordinator's path into the fabric: batches of verbs and messages, as futures.
 //!
-//! A [`Lane`] belongs to one thread and one executor. It builds [`Batch`]es from a pool of
-//! registered buffers, hands them to the back end's [`Transport`], and wakes the task that waits
-//! when one completes. Dropping a future that waits for a batch is always safe: the batch stays
-//! with the back end until its verbs are done, and only then do its buffers return to the pool.
+//! A [`Lane`] belongs to one thread and one executor. The lane builds [`Batch`]es from a pool of
+//! registered buffers, hands them to the back end's [`Transport`], and wakes the waiting task when
+//! a batch completes. Dropping the future of a batch is always safe: the batch stays with the back
+//! end until its verbs are done; only then do the buffers return to the pool.
 //!
-//! Users hold the types of `batch`; the back end reports to `sink`.
+//! Users hold the types of `batch`; the back end reports events to `sink`.
 
 mod batch;
 mod sink;
@@ -27,15 +27,15 @@ use crate::contract::verbs::{CHUNK_WORDS, Capabilities, VerbError, Work};
 use crate::lane::trace::{Recorder, Trace};
 use crate::run::exec::{Driver, Handle, TaskId};
 
-/// Largest number of verbs that one lane keeps in flight; further batches wait.
+/// Largest number of verbs in flight on one lane; further batches wait.
 pub const MAX_VERBS_IN_FLIGHT: usize = 8192;
-/// Chunks that the arena grows by: the number that fills one huge page.
+/// Number of chunks by which the arena grows; they fill one huge page.
 const CHUNKS_PER_SLAB: usize = 127;
 
-/// Called with the sender and the bytes of every message that arrives.
+/// Called with the sender and the bytes of every received message.
 pub type MessageHandler = Box<dyn FnMut(Endpoint, &[u8])>;
 
-/// A coordinator's path into the fabric. Cheap to clone; all clones are the same lane.
+/// A coordinator's path into the fabric. Cheap to clone; the clones share one lane.
 #[derive(Clone)]
 pub struct Lane {
     core: Rc<Core>,
@@ -48,7 +48,7 @@ struct Core {
     transport: RefCell<Box<dyn Transport>>,
     state: RefCell<State>,
     messages: RefCell<Messages>,
-    /// Separate from `messages`, because a handler may send and so cause more.
+    /// Separate from `messages`, because a handler may send and so cause further messages.
     handler: RefCell<Option<MessageHandler>>,
 }
 
@@ -57,7 +57,7 @@ struct State {
     entries: Entries,
     pool: Pool,
     verbs_in_flight: usize,
-    /// Batches and reconnects not yet posted, because too many verbs are in flight.
+    /// Batches and reconnects not yet posted because too many verbs are in flight.
     waiting: VecDeque<(Token, Deferred)>,
     counters: VerbCounters,
     recorder: Option<Recorder>,
@@ -65,31 +65,31 @@ struct State {
 
 enum Deferred {
     Batch(Box<Work>),
-    /// Queued behind the batches, so that none of them takes effect after it (H22).
+    /// Queued behind the batches, so that no earlier batch takes effect after the reconnect (H22).
     Reconnect(NodeId),
 }
 
-/// Messages that arrived while the transport was polled. A handler may send, so they are delivered
-/// only when the transport is no longer borrowed.
+/// Messages received while polling the transport. A handler may send, so messages are delivered
+/// only after the transport is no longer borrowed.
 #[derive(Default)]
 struct Messages {
     inbound: VecDeque<(Endpoint, Vec<u8>)>,
     spare: Vec<Vec<u8>>,
 }
 
-/// Batches and reconnects that have not been collected by their futures.
+/// Batches and reconnects not yet collected by their futures.
 #[derive(Default)]
 struct Entries {
     slots: Vec<Entry>,
     free: Vec<Token>,
 }
 
-/// State of one token. Flat, not an enum with payloads: each step touches one field.
+/// State of one token. Flat, not an enum with payloads, so every step touches one field.
 struct Entry {
     stage: Stage,
     /// Task to wake when the stage is `Awaited`.
     waiter: TaskId,
-    /// The batch, once it is done.
+    /// The batch, once completed.
     work: Option<Box<Work>>,
     /// Result of a reconnect.
     reconnected: Result<(), VerbError>,
@@ -100,7 +100,7 @@ enum Stage {
     Free,
     InFlight,
     Awaited,
-    /// The future is gone; the buffers go back to the pool on completion.
+    /// The future was dropped; the buffers return to the pool on completion.
     Abandoned,
     Done,
 }
@@ -126,7 +126,8 @@ impl Entries {
         Token(self.slots.len() as u32 - 1)
     }
 
-    /// Takes the token's outcome and frees the token; or registers `task` as its waiter.
+    /// Takes the token's outcome and frees the token; without an outcome, registers `task` as the
+    /// waiter.
     #[inline(always)]
     fn take_or_wait(&mut self, token: Token, task: TaskId) -> Option<Outcome> {
         let entry = &mut self.slots[token.0 as usize];
@@ -143,8 +144,8 @@ impl Entries {
         })
     }
 
-    /// Records the token's outcome. Returns the task that waits for it, or the outcome itself if
-    /// the token was abandoned.
+    /// Records the token's outcome. Returns the waiting task, or the outcome itself if the token
+    /// was abandoned.
     #[inline(always)]
     fn finish(&mut self, token: Token, outcome: Outcome) -> Result<Option<TaskId>, Outcome> {
         let entry = &mut self.slots[token.0 as usize];
@@ -162,7 +163,7 @@ impl Entries {
         Ok((stage == Stage::Awaited).then_some(entry.waiter))
     }
 
-    /// Gives the token up. Returns its outcome if there is one already.
+    /// Abandons the token. Returns the outcome if it is already known.
     fn abandon(&mut self, token: Token) -> Option<Outcome> {
         let outcome = self.take_or_wait(token, TaskId::NONE);
         if outcome.is_none() {
@@ -229,7 +230,7 @@ impl Lane {
         Self { core: Rc::new(core) }
     }
 
-    /// Driver through which the executor takes in completions and messages of this lane.
+    /// Driver through which the executor takes in completions and messages of the lane.
     pub fn driver(&self) -> impl Driver + use<> {
         sink::LaneDriver { lane: self.clone() }
     }
@@ -256,8 +257,8 @@ impl Lane {
         Batch::new(Rc::clone(&self.core), work)
     }
 
-    /// Closes the connection to `node` and makes a new one. Once this completes, no verb posted
-    /// before it can take effect any more, and verbs to the node work again (H22).
+    /// Closes the connection to `node` and makes a new connection. After completion, verbs posted
+    /// before the reconnect can no longer take effect, and verbs to the node work again (H22).
     ///
     /// # Errors
     /// `Unreachable` or `Revoked`; the connection stays broken.
@@ -281,10 +282,10 @@ impl Lane {
         })
     }
 
-    /// Sends a datagram. It may be lost, duplicated, delayed or overtaken.
+    /// Sends a datagram, which may be lost, duplicated, delayed or overtaken.
     ///
     /// # Panics
-    /// If it is longer than [`MAX_MESSAGE_BYTES`].
+    /// If the datagram is longer than [`MAX_MESSAGE_BYTES`].
     pub fn send(&self, to: Endpoint, bytes: &[u8]) {
         assert!(bytes.len() <= MAX_MESSAGE_BYTES, "a message holds at most 4 KiB");
         self.core.state.borrow_mut().counters.count_message(bytes.len());
@@ -304,8 +305,8 @@ impl Lane {
         self.core.state.borrow().counters.clone()
     }
 
-    /// Bytes of registered buffers, in use or not. Grows only when more are in use at once than
-    /// ever before.
+    /// Bytes of registered buffers, in use or not. Grows only when the peak number of buffers in
+    /// use grows.
     pub fn arena_bytes(&self) -> usize {
         self.core.state.borrow().pool.chunks_carved * crate::contract::verbs::MAX_VERB_BYTES
     }
@@ -315,7 +316,7 @@ impl Lane {
         self.core.state.borrow_mut().recorder = Some(Recorder::new(max_verbs));
     }
 
-    /// Marks the end of one transaction of the current task, if the lane is recording.
+    /// Marks the end of a transaction of the current task, if the lane is recording.
     #[inline]
     pub fn mark_transaction(&self) {
         if let Some(recorder) = &mut self.core.state.borrow_mut().recorder {
@@ -323,8 +324,8 @@ impl Lane {
         }
     }
 
-    /// Marks the end of work of the current task that is no transaction, but is caused by
-    /// transactions: the recording adds it to the next one that ends.
+    /// Marks the end of work of the current task outside of transactions, but caused by
+    /// transactions: the recording adds the work to the next transaction that ends.
     pub fn mark_errand(&self) {
         if let Some(recorder) = &mut self.core.state.borrow_mut().recorder {
             recorder.end_errand(self.core.executor.current());
@@ -387,7 +388,8 @@ impl Core {
 
 /// Future of a token; abandons the token when dropped.
 struct Waiting {
-    /// `None` once the outcome was taken: from then on the token may name something else.
+    /// `None` once the outcome was taken: from then on the token may name another batch or
+    /// reconnect.
     core: Option<Rc<Core>>,
     token: Token,
 }
@@ -398,7 +400,7 @@ impl Waiting {
         Self { core: Some(core), token }
     }
 
-    /// Outcome of the token; then the lane is to be taken as well.
+    /// Returns the token's outcome; then the caller must also take `core`.
     ///
     /// # Panics
     /// If polled again after completion.
@@ -410,7 +412,8 @@ impl Waiting {
 }
 
 impl Waiting {
-    /// Outcome of the token of a batch. Not inlined: it would be at every `await` of a batch.
+    /// Returns the outcome of a batch's token. Not inlined: otherwise every `await` of a batch
+    /// would contain a copy.
     #[inline(never)]
     fn poll_batch(&self) -> Option<Box<Work>> {
         self.poll().map(|outcome| match outcome {

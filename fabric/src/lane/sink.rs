@@ -1,4 +1,4 @@
-//! Takes in what the back end reports: completions and messages.
+//! Takes in completions and messages from the back end.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ impl Driver for LaneDriver {
     #[inline]
     fn drive(&mut self) -> bool {
         let core = &*self.lane.core;
-        // A handler may send, so both borrows end before messages are delivered.
+        // A handler may send, so both borrows end before the delivery of messages.
         let progress = {
             let mut transport = core.transport.borrow_mut();
             let state = &mut *core.state.borrow_mut();
@@ -44,7 +44,7 @@ impl Driver for LaneDriver {
 }
 
 impl State {
-    /// Next waiting batch or reconnect, if there is room for it now.
+    /// Takes the next waiting batch or reconnect, if there is room for its verbs now.
     #[inline]
     fn next_with_room(&mut self) -> Option<(Token, Deferred)> {
         let verbs = match &self.waiting.front()?.1 {

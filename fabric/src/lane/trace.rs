@@ -1,7 +1,7 @@
 //! The shape of a lane's posted batches: addresses and sizes, without the data.
 //!
 //! Replayed with the same number of coroutines and no protocol, a trace shows the throughput of the
-//! fabric alone: the *floor* that the engine is measured against (DESIGN §10).
+//! fabric alone: the *floor*, against which the engine is measured (DESIGN §10).
 
 use crate::contract::ids::{NodeSet, RemoteAddr};
 use crate::contract::masked::MaskedSwap;
@@ -10,7 +10,8 @@ use crate::contract::wide::WideSwap;
 use crate::lane::{BatchError, Lane};
 use crate::run::exec::TaskId;
 
-/// One recorded verb. Data and operands are dropped: other values cost the same in a replay.
+/// One recorded verb. Data and operands are dropped: their values do not affect the cost of a
+/// replay.
 #[derive(Clone, Copy, Debug)]
 struct Verb {
     addr: RemoteAddr,
@@ -34,7 +35,7 @@ enum Shape {
     WideFetchAndAdd,
 }
 
-/// Swaps that compare nothing and replace nothing.
+/// Swaps that compare nothing and replace nothing, for replays.
 const KEEPS: MaskedSwap = MaskedSwap { compare: 0, compare_mask: 0, swap: 0, swap_mask: 0 };
 const WIDE_KEEPS: WideSwap = WideSwap { compare: 0, compare_mask: 0, swap: 0, swap_mask: 0 };
 
@@ -54,7 +55,7 @@ impl Trace {
         self.transactions.len()
     }
 
-    /// Moves the batches of `other` to the end of this trace.
+    /// Moves the batches of `other` to the end of the trace.
     fn append(&mut self, other: &mut Self) {
         let base = self.verbs.len() as u32;
         self.verbs.append(&mut other.verbs);
@@ -66,10 +67,9 @@ impl Trace {
         self.verbs.iter().map(|verb| 1 + verb.also.len()).sum()
     }
 
-    /// Posts the verbs of transaction `index`, batch by batch, waiting for each.
+    /// Posts the verbs of transaction `index` batch by batch, awaiting every batch.
     ///
-    /// WRITEs carry zeroes or leftovers: replay only over memory whose contents are no longer
-    /// needed.
+    /// WRITEs carry zeroes or leftovers: replay only over memory with contents no longer needed.
     ///
     /// # Errors
     /// Failure of a batch.
@@ -112,12 +112,12 @@ impl Trace {
     }
 }
 
-/// Records batches as they are posted. Coroutines interleave, so each has a transaction of its
-/// own under construction.
+/// Records batches at posting. Coroutines interleave, so the recorder has an open transaction per
+/// coroutine.
 pub(crate) struct Recorder {
     trace: Trace,
     open: Vec<(TaskId, Trace)>,
-    /// Work done between transactions, to be counted with the next one that ends.
+    /// Work done between transactions, counted with the next transaction that ends.
     errands: Trace,
     max_verbs: usize,
 }
@@ -150,7 +150,7 @@ impl Recorder {
         self.trace.transactions.push(self.trace.batches.len() as u32);
     }
 
-    /// Ends work of `task` that is no transaction itself, but is caused by transactions.
+    /// Ends work of `task` outside of transactions, but caused by transactions.
     pub(crate) fn end_errand(&mut self, task: TaskId) {
         if let Some((_, open)) = self.open.iter_mut().find(|(owner, _)| *owner == task) {
             self.errands.append(open);

@@ -3,7 +3,7 @@
 use super::wire::{Header, MAX_PAYLOAD_BYTES, Reassembly};
 use crate::contract::ids::{Endpoint, LaneId, NodeId};
 
-/// Decodes datagrams, each preceded by its length in two bytes, and checks that no reassembled
+/// Decodes datagrams prefixed with their length in two bytes, and checks that no reassembled
 /// payload is longer than allowed.
 pub fn datagrams(mut bytes: &[u8]) {
     let mut partial = Reassembly::default();

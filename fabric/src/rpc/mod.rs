@@ -1,15 +1,15 @@
 //! Requests and replies over datagrams that may be lost, duplicated, delayed or overtaken.
 //!
 //! # What it is
-//! A client that numbers its requests, sends them again until a reply comes or the tries run out,
-//! and a server that hands requests to handlers by service number. Payloads longer than a
-//! datagram travel in fragments. A *notice* is sent once, and nothing comes back.
+//! A client that numbers its requests and resends them until a reply comes or the tries run out,
+//! and a server that hands requests to handlers by service number. Payloads longer than a datagram
+//! travel in fragments. A *notice* is sent once, without a reply.
 //!
 //! # What it is not
-//! It does not promise exactly-once. A handler may see a request several times, or long after the
-//! caller gave up: it must be idempotent by the request's contents (the lock server uses
-//! transaction ids and watermarks, H9). A call that timed out may have been carried out: its
-//! outcome is unknown.
+//! RPC does not promise exactly-once. A handler may see a request several times, or long after the
+//! caller gave up, so it must be idempotent by the request's contents (the lock server uses
+//! transaction ids and watermarks, H9). A timed-out call may have been carried out: its outcome is
+//! unknown.
 //!
 //! # Wire format (little-endian, 16 bytes before the payload)
 //! version:8, kind:8 (0 request, 1 reply, 2 notice), service:8, zero:8, fragment:16, fragments:16,
@@ -46,9 +46,10 @@ pub struct Service(pub u8);
 /// Retry policy of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Time before the request is sent again; it doubles with each sending.
+    /// Time before the first resend; doubles with every send.
     pub retry_after: Duration,
-    /// Upper bound of that time. A bound not longer than `retry_after` keeps the time constant.
+    /// Upper bound of the time between sends. A bound not longer than `retry_after` keeps the time
+    /// constant.
     pub retry_at_most: Duration,
     /// Total number of sends.
     pub tries: u32,
@@ -65,25 +66,26 @@ impl Patience {
     }
 }
 
-/// Reason why a call brought no reply.
+/// Reason why a call has no reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RpcError {
-    /// No reply to any try. The request may or may not have been carried out, or still may be.
+    /// No reply to any try. The request may or may not have been carried out, or may still be
+    /// carried out.
     #[error("no reply in time")]
     TimedOut,
     /// The payload exceeds [`MAX_PAYLOAD_BYTES`]; nothing was sent.
     #[error("a payload holds at most {MAX_PAYLOAD_BYTES} bytes")]
     TooLarge,
-    /// The lane has too many calls pending; nothing was sent. Try again when some have ended.
+    /// The lane has too many pending calls; nothing was sent. Try again when some calls have ended.
     #[error("too many calls are pending")]
     TooManyCalls,
 }
 
-/// Called with each request for one service.
+/// Called with every request for one service.
 pub type Handler = Box<dyn FnMut(Responder, &[u8])>;
 
-/// Called with the sender and the payload of each notice for one service.
+/// Called with the sender and the payload of every notice for one service.
 pub type NoticeHandler = Box<dyn FnMut(Endpoint, &[u8])>;
 
 /// One lane's client and server. Cheap to clone.
@@ -99,9 +101,9 @@ struct Core {
     notice_handlers: RefCell<Vec<Option<NoticeHandler>>>,
     reassembly: RefCell<Reassembly>,
     buffers: RefCell<Vec<Vec<u8>>>,
-    /// Task that sends overdue requests again. Started by the first call.
+    /// Task that resends overdue requests. Started by the first call.
     sweeper: Cell<Option<TaskId>>,
-    /// Next time the sweeper looks; no call is due earlier.
+    /// Time of the next sweep; no call is due earlier.
     next_sweep: Cell<Nanos>,
     malformed: Cell<u64>,
 }
@@ -124,10 +126,11 @@ struct Call {
     outcome: Option<Result<Vec<u8>, RpcError>>,
 }
 
-/// Sends the reply to one request, now or later. If it is dropped unused, the caller times out.
+/// Sends the reply to one request, now or later. If the responder is dropped unused, the caller
+/// times out.
 ///
-/// It does not keep the lane alive: a handler may store responders that it cannot answer yet, and
-/// ends with the lane.
+/// A responder does not keep the lane alive: a handler, which ends with the lane, may store
+/// responders for later replies.
 pub struct Responder {
     core: Weak<Core>,
     to: Endpoint,
@@ -141,10 +144,10 @@ impl Responder {
         self.to
     }
 
-    /// Sends `payload` back, unless this lane is gone.
+    /// Sends `payload` back, unless the lane is gone.
     ///
     /// # Panics
-    /// If it exceeds [`MAX_PAYLOAD_BYTES`].
+    /// If the payload exceeds [`MAX_PAYLOAD_BYTES`].
     pub fn respond(self, payload: &[u8]) {
         assert!(payload.len() <= MAX_PAYLOAD_BYTES, "the reply is too large");
         if let Some(core) = self.core.upgrade() {
@@ -153,7 +156,7 @@ impl Responder {
     }
 }
 
-/// A reply's payload; the buffer is reused when it is dropped.
+/// A reply's payload. Dropping it recycles the buffer.
 pub struct Reply {
     rpc: Rpc,
     sent: Nanos,
@@ -161,7 +164,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Time at which the request was last sent.
+    /// Time of the request's last send.
     pub fn sent(&self) -> Nanos {
         self.sent
     }
@@ -183,8 +186,8 @@ impl Drop for Reply {
 impl Rpc {
     /// Creates the RPC layer of a lane and takes over the lane's messages.
     pub fn new(lane: Lane) -> Self {
-        // Ids of an earlier life of this lane must not match: its late replies may still be in the
-        // network.
+        // Ids from an earlier life of the lane must not repeat: late replies of that life may still
+        // be in the network.
         let next = lane.executor().env().begin_counting();
         let core = Core {
             lane: lane.clone(),
@@ -212,21 +215,21 @@ impl Rpc {
         &self.core.lane
     }
 
-    /// Calls `handler` for every request to `service`; replaces the previous handler. It lives as
-    /// long as the lane, so it must not hold the lane, nor an [`Rpc`] of it.
+    /// Calls `handler` for every request to `service`; replaces the previous handler. The handler
+    /// lives as long as the lane, so it must hold neither the lane nor an [`Rpc`] of the lane.
     pub fn serve(&self, service: Service, handler: Handler) {
         *entry_of(&mut self.core.handlers.borrow_mut(), service) = Some(handler);
     }
 
-    /// Calls `handler` for every notice to `service`; replaces the previous handler. It lives as
-    /// long as the lane, so it must not hold the lane, nor an [`Rpc`] of it. It must not replace
-    /// itself.
+    /// Calls `handler` for every notice to `service`; replaces the previous handler. The handler
+    /// lives as long as the lane, so it must hold neither the lane nor an [`Rpc`] of the lane. A
+    /// handler must not replace itself.
     pub fn hear(&self, service: Service, handler: NoticeHandler) {
         *entry_of(&mut self.core.notice_handlers.borrow_mut(), service) = Some(handler);
     }
 
-    /// Sends a notice to `to` once. It may be lost, duplicated, delayed or overtaken, and nothing
-    /// comes back.
+    /// Sends a notice to `to` once, without a reply. The notice may be lost, duplicated, delayed or
+    /// overtaken.
     ///
     /// # Errors
     /// [`RpcError::TooLarge`]; nothing was sent.
@@ -235,23 +238,23 @@ impl Rpc {
             return Err(RpcError::TooLarge);
         }
         let calls = &mut *self.core.calls.borrow_mut();
-        // The number tells the fragments of one notice from those of another.
+        // The number distinguishes the fragments of different notices.
         calls.next += 1;
         let id = calls.next << SLOT_BITS;
         self.send(to, MessageKind::Notice, service, id, payload);
         Ok(())
     }
 
-    /// Number of messages dropped because they did not parse or named no service.
+    /// Number of dropped messages that did not parse or named no service.
     pub fn malformed(&self) -> u64 {
         self.core.malformed.get()
     }
 
-    /// Sends a request to `to` now; the future waits for the reply. Several calls can so be under
-    /// way before the first is awaited.
+    /// Sends a request to `to` now; the future waits for the reply. So several calls can be pending
+    /// before the first is awaited.
     ///
     /// The future fails with [`RpcError`]; after `TimedOut` the request's effect is unknown.
-    /// Dropping it only stops waiting.
+    /// Dropping the future only stops waiting.
     pub fn call(
         &self,
         to: Endpoint,
@@ -342,7 +345,7 @@ impl Rpc {
         self.core.malformed.set(self.core.malformed.get() + 1);
     }
 
-    /// Ends the call `id`, if `from` is its target and it has no outcome yet.
+    /// Ends the call `id` if `from` is its target and the call has no outcome yet.
     fn finish(&self, from: Endpoint, id: u64, payload: &[u8]) {
         let mut calls = self.core.calls.borrow_mut();
         let Some(call) = calls.slots.get_mut(slot_of(id)) else { return };
@@ -358,8 +361,8 @@ impl Rpc {
         }
     }
 
-    /// Ends every pending call to `node` with `TimedOut`. Used when no answer will come, or none
-    /// will count.
+    /// Ends every pending call to `node` with `TimedOut`. Used when no reply will come, or a reply
+    /// would no longer count.
     pub fn give_up(&self, node: NodeId) {
         for call in &mut self.core.calls.borrow_mut().slots {
             if call.id != IDLE && call.to.node == node && call.outcome.is_none() {
@@ -369,7 +372,7 @@ impl Rpc {
         }
     }
 
-    /// Wakes every task that waits for a reply of `to`, so that it can check whether to go on
+    /// Wakes every task waiting for a reply from `to`; the task can then check whether to go on
     /// waiting.
     pub fn wake_waiting(&self, to: Endpoint) {
         for call in &self.core.calls.borrow().slots {
@@ -388,7 +391,7 @@ impl Rpc {
         self.core.buffers.borrow_mut().push(buffer);
     }
 
-    /// Makes sure that the sweeper looks at the calls at `due` or earlier.
+    /// Schedules a sweep for `due` or earlier.
     fn sweep_at(&self, due: Nanos) {
         let core = &*self.core;
         if due >= core.next_sweep.get() {
@@ -404,8 +407,8 @@ impl Rpc {
         executor.wake_at(due, sweeper);
     }
 
-    /// Sends overdue requests again, or ends them after the last try. Returns the time of the next
-    /// look.
+    /// Resends overdue requests, or ends their calls after the last try. Returns the time of the
+    /// next sweep.
     fn sweep(&self, now: Nanos) -> Option<Nanos> {
         let executor = self.core.lane.executor();
         let mut next: Option<Nanos> = None;
@@ -440,14 +443,14 @@ impl Rpc {
     }
 }
 
-/// Bits of a call's id that are its slot; the other bits count calls.
+/// Bits of the slot in a call's id; the higher bits count calls.
 const SLOT_BITS: u32 = 13;
 
 fn slot_of(id: u64) -> usize {
     (id & ((1 << SLOT_BITS) - 1)) as usize
 }
 
-/// Entry of a service in a list of handlers, which grows to hold it.
+/// Returns a service's entry in a list of handlers, which grows if necessary.
 fn entry_of<T>(handlers: &mut Vec<Option<T>>, service: Service) -> &mut Option<T> {
     let index = usize::from(service.0);
     if handlers.len() <= index {
@@ -459,8 +462,8 @@ fn entry_of<T>(handlers: &mut Vec<Option<T>>, service: Service) -> &mut Option<T
 /// The id of an unused slot.
 const IDLE: u64 = 0;
 
-/// Task that resends or ends unanswered calls, as long as the lane's RPC exists. When woken early,
-/// by the timer of a call that has ended, it goes back to sleep without setting another timer.
+/// Task that resends or ends unanswered calls while the lane's RPC exists. Woken early by the timer
+/// of an ended call, the task goes back to sleep without setting a timer.
 async fn sweep(core: Weak<Core>, executor: Handle) {
     loop {
         let Some(core) = core.upgrade() else { return };
@@ -475,11 +478,11 @@ async fn sweep(core: Weak<Core>, executor: Handle) {
     }
 }
 
-/// A request that was sent; see [`Rpc::call`].
+/// A sent request; see [`Rpc::call`].
 #[must_use = "await it to learn the reply"]
 pub struct PendingCall {
     rpc: Rpc,
-    /// The call's id, or the reason why it was never sent.
+    /// The call's id, or the reason why nothing was sent.
     id: Result<u64, RpcError>,
 }
 

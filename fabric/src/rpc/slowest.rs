@@ -1,20 +1,20 @@
-//! The slowest recent answer, which decides when a missing answer counts as late.
+//! The slowest recent answer time, which decides when a missing answer counts as late.
 //!
 //! # What it is
-//! A maximum of answer times that decays slowly: on a machine with more threads than cores, or on a
-//! network that is slow at times, the time after which an answer counts as late rises by itself,
-//! and falls again when answers are fast.
+//! A slowly decaying maximum of answer times. On a machine with more threads than cores, or on a
+//! network that is slow at times, the tolerance for late answers rises by itself, and falls again
+//! when answers are fast.
 
 use std::time::Duration;
 
-/// Number of least tolerances in a lease.
+/// Lease divided by the least tolerance.
 const TOLERANCES_PER_LEASE: u32 = 32;
-/// Factor by which an answer may exceed the slowest recent one.
+/// Factor by which an answer may exceed the slowest recent answer time.
 const SLOWEST_TIMES: u64 = 4;
-/// Decay: each answer lowers the maximum by its 2^FORGETTING-th part.
+/// Decay: every answer lowers the maximum by its 2^FORGETTING-th part.
 const FORGETTING: u32 = 8;
 
-/// Lower bound of the tolerance for this length of lease.
+/// Lower bound of the tolerance for a lease of length `lease`.
 pub fn least_tolerance(lease: Duration) -> Duration {
     lease / TOLERANCES_PER_LEASE
 }
@@ -26,7 +26,7 @@ pub struct Slowest {
 }
 
 impl Slowest {
-    /// Records the time that an answer took.
+    /// Records an answer time.
     #[inline]
     pub fn note(&mut self, took: Duration) {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);

@@ -1,7 +1,7 @@
-//! RPC datagrams: their header, cutting payloads into fragments, putting them together again.
+//! RPC datagrams: header, fragmentation of payloads, reassembly.
 //!
-//! Plain values only; nothing here sends or waits. Malformed bytes are refused, and do no other
-//! harm.
+//! Plain values only: the module neither sends nor waits. Malformed bytes are refused without
+//! further harm.
 
 use crate::contract::ids::Endpoint;
 use crate::contract::transport::MAX_MESSAGE_BYTES;
@@ -14,8 +14,8 @@ const FRAGMENT_BYTES: usize = MAX_MESSAGE_BYTES - HEADER_BYTES;
 const MAX_FRAGMENTS: usize = 256;
 /// The longest payload.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_FRAGMENTS * FRAGMENT_BYTES;
-/// Number of payloads in reassembly; the oldest is dropped for a new one, and its sender tries
-/// again.
+/// Number of payloads in reassembly. A new payload beyond the limit evicts the oldest, whose sender
+/// tries again.
 const MAX_PARTIAL: usize = 64;
 
 /// The header of every datagram.
@@ -23,7 +23,7 @@ const MAX_PARTIAL: usize = 64;
 pub(super) struct Header {
     pub(super) kind: MessageKind,
     pub(super) service: Service,
-    /// Index of the payload's part that follows, below `fragments`.
+    /// Index of the fragment that follows the header, below `fragments`.
     pub(super) fragment: u16,
     pub(super) fragments: u16,
     /// The call's number.
@@ -53,8 +53,8 @@ impl Header {
         bytes
     }
 
-    /// The header and the part of the payload after it; `None` for bytes that [`for_each`] would
-    /// not have made.
+    /// Decodes the header and returns it with the fragment of the payload; `None` for bytes that
+    /// [`for_each`] cannot have made.
     ///
     /// [`for_each`]: for_each_datagram
     pub(super) fn decode(message: &[u8]) -> Option<(Self, &[u8])> {
@@ -84,8 +84,8 @@ impl Header {
     }
 }
 
-/// Builds the datagrams of one payload in `message` and passes each to `send`. `header`'s fragment
-/// numbers are overwritten.
+/// Builds the datagrams of one payload in `message` and passes them to `send` one by one.
+/// `header`'s fragment numbers are overwritten.
 pub(super) fn for_each_datagram(
     header: Header,
     payload: &[u8],
@@ -104,11 +104,11 @@ pub(super) fn for_each_datagram(
     }
 }
 
-/// Payloads of which some fragments have arrived.
+/// Payloads with some fragments received.
 #[derive(Default)]
 pub(super) struct Reassembly {
     partial: Vec<Partial>,
-    /// Buffers of payloads that are no longer used.
+    /// Unused payload buffers.
     spare: Vec<Vec<u8>>,
 }
 
@@ -120,8 +120,8 @@ struct Partial {
 }
 
 impl Reassembly {
-    /// Adds a decoded fragment, in any order and any number of times. Returns the whole payload
-    /// once it is complete; the caller hands it back through [`Self::recycle`].
+    /// Adds a decoded fragment, in any order and any number of times. Returns the payload once
+    /// complete; the caller hands the buffer back through [`Self::recycle`].
     pub(super) fn add(&mut self, from: Endpoint, header: Header, part: &[u8]) -> Option<Vec<u8>> {
         let index = self.find_or_start(from, header);
         let partial = &mut self.partial[index];

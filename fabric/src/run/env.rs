@@ -1,8 +1,8 @@
 //! The only source of time, randomness and threads.
 //!
 //! Real back ends run on [`Env::real`]; a simulated cluster brings its own [`Clock`] and runs the
-//! same code on virtual time. `clippy.toml` bans the standard library's clocks, sleeps and
-//! thread spawns everywhere else, so nothing reaches behaviour past this module.
+//! same code on virtual time. `clippy.toml` bans the standard library's clocks, sleeps and thread
+//! spawns outside of this module, so time and randomness cannot affect behaviour in any other way.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rand::SeedableRng;
 pub use rand::rngs::SmallRng;
 
 /// Stack size of every thread. Builds without optimisation keep several copies of a whole
-/// transaction's future on it; pages that are not touched take no memory.
+/// transaction's future on the stack; untouched pages take no memory.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Nanoseconds since the Unix epoch on this node's clock. Never runs backwards.
@@ -21,35 +21,35 @@ const STACK_BYTES: usize = 8 << 20;
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// A moment that no clock reaches.
+    /// A moment never reached by a clock.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The moment `later` after this one.
+    /// The moment `later` after `self`.
     #[must_use]
     pub fn after(self, later: Duration) -> Self {
         let later = u64::try_from(later.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(later))
     }
 
-    /// Time from `earlier` to this moment; zero if `earlier` is later.
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A clock that can be replaced by a virtual one.
+/// A real or virtual clock.
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Nanos;
 
-    /// First call number for a new life of a lane, chosen so that its numbers do not repeat those
-    /// of earlier lives. A clock that runs on from life to life gives such a number.
+    /// First call number for a new life of a lane, chosen so that call numbers of earlier lives do
+    /// not repeat. The default suits a clock that runs on from life to life.
     fn begin_counting(&self) -> u64 {
         self.now().0 / 1000
     }
 
-    /// Marks the start of a transaction's own computation. A virtual clock may charge time for it;
-    /// other clocks do nothing.
+    /// Marks the start of a transaction's own computation. A virtual clock may charge time for the
+    /// computation; a real clock does nothing.
     fn transaction_begins(&self) {}
 }
 
@@ -61,12 +61,12 @@ pub struct Env {
 }
 
 impl Env {
-    /// An environment with the machine's clock, and randomness that derives from `seed`.
+    /// An environment with the machine's clock, and randomness derived from `seed`.
     pub fn real(seed: u64) -> Self {
         Self::with_clock(Arc::new(MachineClock::start()), seed)
     }
 
-    /// An environment with another clock, and randomness that derives from `seed`.
+    /// An environment with clock `clock`, and randomness derived from `seed`.
     pub fn with_clock(clock: Arc<dyn Clock>, seed: u64) -> Self {
         Self { clock, seed }
     }
@@ -77,20 +77,19 @@ impl Env {
         self.clock.now()
     }
 
-    /// First call number of 50 bits for a new life of a lane, chosen so that its numbers do not
-    /// repeat those of an earlier life.
+    /// First call number, of 50 bits, for a new life of a lane, chosen so that call numbers of
+    /// earlier lives do not repeat.
     pub fn begin_counting(&self) -> u64 {
         self.clock.begin_counting() & (COUNTED - 1)
     }
 
-    /// Marks the start of a transaction's own computation on this node.
+    /// Marks the start of a transaction's own computation on the node.
     #[inline]
     pub fn transaction_begins(&self) {
         self.clock.transaction_begins();
     }
 
-    /// An independent stream of random numbers: the same `stream` of the same seed gives the same
-    /// numbers.
+    /// An independent stream of random numbers, which depends only on `stream` and the seed.
     pub fn rng(&self, stream: u64) -> SmallRng {
         // SplitMix64's increment keeps neighbouring streams of neighbouring seeds apart.
         SmallRng::seed_from_u64(self.seed ^ stream.wrapping_add(1).wrapping_mul(SPLITMIX_INCREMENT))
@@ -110,8 +109,7 @@ impl Env {
 }
 
 impl Env {
-    /// Runs `work` once for each of `workers` workers, on threads of their own, and returns the
-    /// results.
+    /// Runs `work` on `workers` threads, once per worker number, and returns the results.
     ///
     /// # Panics
     /// If a worker panics, or a thread cannot be started.
@@ -132,7 +130,7 @@ impl Env {
         })
     }
 
-    /// Number of processors that this process may use.
+    /// Number of processors available to the process.
     pub fn parallelism(&self) -> usize {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
@@ -168,9 +166,9 @@ impl Clock for MachineClock {
         Nanos(self.wall_at_start + passed)
     }
 
-    /// A random number, because the clock may be set back between two lives. A life that makes 10^9
+    /// A random number, because the clock may be set back between two lives. A life with 10^9
     /// calls, out of 2^50 numbers, overlaps the previous life once in some hundred thousand lives;
-    /// even that matters only if a reply of the previous life is still on its way.
+    /// even an overlap matters only if a reply of the previous life is still in flight.
     fn begin_counting(&self) -> u64 {
         // The standard library draws its keys from the system once for each thread.
         RandomState::new().build_hasher().finish()

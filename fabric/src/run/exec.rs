@@ -1,19 +1,19 @@
 //! The coordinator's executor: one thread, N coroutines, no waker on the data path.
 //!
 //! # What it is
-//! A slab of tasks and a list of those that are ready. A completion names the task to poll (the
-//! lane remembers which task waits for a batch), so the data path never touches a [`Waker`]. Wakers
-//! serve everything else: channels, other threads, other runtimes. They mark the task in a shared
-//! list and wake the thread.
+//! A slab of tasks and a list of ready tasks. A completion names the task to poll (the lane
+//! remembers the waiting task of every batch), so the data path never touches a [`Waker`]. Wakers
+//! are for channels, foreign threads and foreign runtimes; they mark the task in a shared list and
+//! wake the thread.
 //!
 //! # What it is not
-//! It does not steal work, it does not preempt, and its tasks never leave their thread. A future
-//! of this crate must be polled by its own task: combinators that hand out wakers of their own
+//! The executor does not steal work or preempt, and tasks never leave their thread. A future of
+//! this crate must be polled by its own task: combinators with wakers of their own
 //! (`FuturesUnordered`) would wait for ever.
 //!
 //! # Running it
-//! [`Executor::run`] on a real machine: poll, spin briefly, then park, so that more coordinators
-//! than cores stay usable. A simulator calls [`Executor::turn`] itself, on virtual time.
+//! [`Executor::run`] on a real machine: poll, spin briefly, then park, so more coordinators than
+//! cores stay usable. A simulator calls [`Executor::turn`] itself, on virtual time.
 
 mod bed;
 mod sockets;
@@ -40,8 +40,8 @@ pub(crate) use bed::Bed;
 pub use sockets::Socket;
 use sockets::Sockets;
 
-/// Identifies a task of one executor. Reused after the task ends; waking a stale one causes a
-/// spurious poll.
+/// Identifies a task of one executor. Ids are reused after the task ends; waking a stale id causes
+/// a spurious poll.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TaskId(u32);
 
@@ -50,34 +50,35 @@ impl TaskId {
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
-/// Rounds in which tasks are polled before the drivers are. A task that has yielded then posts
-/// together with the others, so that a back end over the operating system sends fewer, larger
-/// pieces.
+/// Rounds of polling tasks before the drivers are polled. With several rounds, a task that has
+/// yielded posts together with the other tasks, so a back end over the operating system sends
+/// fewer, larger pieces.
 const ROUNDS_PER_TURN: u32 = 4;
-/// Time for which an idle executor spins before it parks.
+/// Spinning time of an idle executor before parking.
 const SPIN: Duration = Duration::from_micros(20);
-/// The same for an executor with sockets, where each turn asks the kernel, and the sender may be
-/// waiting for this core.
+/// Spinning time of an executor with sockets: shorter, because every turn makes a system call, and
+/// the sender may be waiting for the same core.
 const SPIN_ON_SOCKETS: Duration = Duration::from_micros(5);
 /// Turns of a busy executor between reads of the clock for [`Handle::recent`].
 const TURNS_PER_CLOCK_READ: u32 = 64;
 /// Turns of a busy executor between reads of the clock for a timer further off than [`SOON`].
 const TURNS_PER_TIMER_LOOK: u32 = 8;
 const SOON: Duration = Duration::from_micros(100);
-/// Polls in a turn after which no further round begins: they have enough to post together.
+/// Polls in a turn after which no further round begins: the polled tasks have enough verbs to post
+/// together.
 const POLLS_PER_TURN: usize = 128;
-/// Polls within a turn between two looks at the timers. Hundreds of requests that come at once must
-/// not delay what has a time, as a node's beats have.
+/// Polls within a turn between checks of the timers. Hundreds of requests at once must not delay
+/// timed work such as a node's beats.
 const POLLS_PER_TIMER_LOOK: usize = 32;
-/// Turns of a busy executor between looks at its sockets.
+/// Turns of a busy executor between checks of its sockets.
 const TURNS_PER_SOCKETS_LOOK: u32 = 16;
-/// The longest sleep, so that a wake lost by a foreign waker costs a delay and not a hang.
+/// The longest sleep, so a wake lost by a foreign waker costs a delay, not a hang.
 const MAX_PARK: Duration = Duration::from_millis(100);
 
 type BoxFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Slot {
-    /// `None` while the task is being polled, and once it has ended.
+    /// `None` while the task is being polled, and after its end.
     future: Option<BoxFuture>,
     queued: bool,
     live: bool,
@@ -92,7 +93,7 @@ struct Tasks {
     live: usize,
 }
 
-/// A handle on an executor, for the futures that run on it.
+/// A handle on an executor, for the futures running on it.
 #[derive(Clone)]
 pub struct Handle {
     core: Rc<Core>,
@@ -105,15 +106,15 @@ struct Core {
     current: Cell<TaskId>,
     /// The clock's last reading.
     recent: Cell<Nanos>,
-    /// Whether this turn polls more than one task.
+    /// Whether the current turn polls more than one task.
     company: Cell<bool>,
-    /// Created when the first socket is adopted.
+    /// Created with the first adopted socket.
     sockets: OnceCell<Rc<Sockets>>,
     foreign: Arc<Foreign>,
 }
 
 impl Handle {
-    /// The environment that the executor runs in.
+    /// The executor's environment.
     pub fn env(&self) -> &Env {
         &self.core.env
     }
@@ -126,14 +127,14 @@ impl Handle {
         now
     }
 
-    /// The clock's last reading: an idle executor reads the clock before it sleeps, a busy one
+    /// The clock's last reading: an idle executor reads the clock before sleeping, a busy executor
     /// every few dozen turns. Costs nothing.
     #[inline]
     pub fn recent(&self) -> Nanos {
         self.core.recent.get()
     }
 
-    /// Adds a task; it is first polled in the next turn.
+    /// Adds a task, which is first polled in the next turn.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
         let future = Box::pin(future);
         let mut tasks = self.core.tasks.borrow_mut();
@@ -150,7 +151,7 @@ impl Handle {
         id
     }
 
-    /// The task that is being polled now.
+    /// The task currently being polled.
     #[inline]
     pub fn current(&self) -> TaskId {
         self.core.current.get()
@@ -167,20 +168,20 @@ impl Handle {
         }
     }
 
-    /// Wakes a task once the clock shows `due`, unless it has ended. The task may also be woken
-    /// earlier, and must call this again for a later time.
+    /// Wakes a task once the clock shows `due`, unless the task has ended. The task may also be
+    /// woken earlier, and must call `wake_at` again for a later time.
     pub fn wake_at(&self, due: Nanos, task: TaskId) {
         self.core.timers.borrow_mut().push(Reverse((due, task)));
     }
 
-    /// Whether other tasks are polled in this turn or the next: a task that waits for memory can
-    /// then yield to them without losing time.
+    /// Returns whether further tasks are polled in the current or the next turn: if so, a task
+    /// waiting for memory can yield without losing time.
     #[inline]
     pub fn has_company(&self) -> bool {
         self.core.company.get() || !self.core.tasks.borrow().ready.is_empty()
     }
 
-    /// Lets every other ready task run once before this one goes on.
+    /// Lets every other ready task run once before the calling task continues.
     #[inline]
     pub fn yield_now(&self) -> impl Future<Output = ()> {
         let mut yielded = false;
@@ -193,7 +194,7 @@ impl Handle {
         })
     }
 
-    /// Waits for the next [`Handle::wake`] of this task. May return early.
+    /// Waits for the next [`Handle::wake`] of the calling task. May return early.
     pub fn suspend(&self) -> impl Future<Output = ()> + use<> {
         let mut suspended = false;
         std::future::poll_fn(move |_| {
@@ -223,8 +224,8 @@ impl Handle {
         self.sleep_until(self.now().after(duration))
     }
 
-    /// Registers a connection (any kind of stream) for a task of this executor, which from now on
-    /// polls it and sleeps on it.
+    /// Registers a connection (any kind of stream) for a task. From now on the executor polls the
+    /// connection and sleeps on it.
     ///
     /// # Errors
     /// The process has too many files open.
@@ -234,7 +235,7 @@ impl Handle {
             None => {
                 let sockets = Rc::new(Sockets::new()?);
                 let lanes = self.core.foreign.sleeper.get();
-                // If there is a sleeper already, `sleeper` returns the same one.
+                // If `lanes` is `Some`, `sleeper` returns the same sleeper.
                 let sleeper = sockets::sleeper(lanes, &sockets)?;
                 self.core.foreign.sleeper.get_or_init(|| sleeper);
                 self.core.sockets.get_or_init(|| sockets)
@@ -243,28 +244,29 @@ impl Handle {
         Socket::new(stream.into(), sockets, self)
     }
 
-    /// Begins to connect to an address over TCP, without blocking. Until the connection is made the
-    /// socket can be neither read nor written; if it cannot be made, reading and writing fail.
+    /// Begins to connect to an address over TCP, without blocking. Until the connection is made,
+    /// the socket can be neither read nor written; after a failed connection attempt, reads and
+    /// writes fail.
     ///
     /// # Errors
-    /// The process has too many files open, or no way leads to the address.
+    /// The process has too many files open, or the address has no route.
     pub fn connect(&self, address: SocketAddr) -> io::Result<Socket> {
         self.adopt(sockets::connecting(address)?)
     }
 
-    /// A handle that wakes the executor's thread from any thread.
+    /// Returns a handle that wakes the executor's thread from any thread.
     pub fn waker(&self) -> Arc<dyn transport::Wake> {
         Arc::clone(&self.core.foreign) as Arc<dyn transport::Wake>
     }
 }
 
-/// A source of input that an executor polls between its tasks: a lane, or a stub in tests.
+/// A source of input polled by an executor between tasks: a lane, or a stub in tests.
 pub trait Driver {
-    /// Takes in completions and messages, and wakes tasks. Returns whether there were any.
+    /// Takes in completions and messages, and wakes tasks. Returns whether any were found.
     fn drive(&mut self) -> bool;
-    /// Whether `drive` would find something now.
+    /// Returns whether `drive` would find input now.
     fn has_input(&self) -> bool;
-    /// Way to sleep until there is input, for a driver whose input does not wake the executor.
+    /// Sleeper that waits for input, for a driver whose input does not wake the executor.
     fn sleeper(&self) -> Option<Arc<dyn transport::Sleep>> {
         None
     }
@@ -274,9 +276,9 @@ pub trait Driver {
 pub struct Executor {
     handle: Handle,
     drivers: Vec<Box<dyn Driver>>,
-    /// By task.
+    /// Wakers by task id.
     wakers: Vec<Waker>,
-    /// Tasks polled in the current round; empty between rounds.
+    /// Tasks to poll in the current round; empty between rounds.
     turn: Vec<TaskId>,
     turns: u32,
 }
@@ -299,13 +301,13 @@ impl Executor {
         Self { handle, drivers, wakers, turn, turns: 0 }
     }
 
-    /// Handle for the futures that run on this executor.
+    /// Handle for the futures running on the executor.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Polls `driver` in every turn from now on. The first driver with a sleeper of its own decides
-    /// how the executor sleeps; input of the other drivers is then seen after that sleep.
+    /// Polls `driver` in every turn from now on. The first driver with a sleeper decides how the
+    /// executor sleeps; input of the remaining drivers is seen only after the sleep.
     pub fn add_driver(&mut self, driver: impl Driver + 'static) {
         if let Some(sleeper) = driver.sleeper() {
             let _the_first_stays = self.handle.core.foreign.sleeper.set(sleeper);
@@ -313,19 +315,18 @@ impl Executor {
         self.drivers.push(Box::new(driver));
     }
 
-    /// Number of tasks that have not ended.
+    /// Number of tasks not yet ended.
     pub fn live_tasks(&self) -> usize {
         self.handle.core.tasks.borrow().live
     }
 
-    /// Polls every task that is ready, then the drivers and timers. Returns whether anything
-    /// happened.
+    /// Polls every ready task, then the drivers and timers. Returns whether there was progress.
     pub fn turn(&mut self) -> bool {
         self.turn_of_rounds(1)
     }
 
-    /// Polls the ready tasks, and those that become ready, for at most `rounds` rounds; then the
-    /// drivers and timers. Returns whether anything happened.
+    /// Polls the ready tasks for at most `rounds` rounds, including tasks that become ready
+    /// meanwhile; then the drivers and timers. Returns whether there was progress.
     fn turn_of_rounds(&mut self, rounds: u32) -> bool {
         self.count_turn();
         let mut polls = 0;
@@ -353,8 +354,8 @@ impl Executor {
         due && sockets.look(&self.handle)
     }
 
-    /// Polls the ready tasks, but no drivers or timers. For a simulator, where those have nothing
-    /// new within one moment.
+    /// Polls the ready tasks, but no drivers or timers. For a simulator, where drivers and timers
+    /// have nothing new within one moment of virtual time.
     pub(crate) fn turn_of_tasks(&mut self) {
         self.count_turn();
         self.handle.core.prefetch_ready();
@@ -370,8 +371,8 @@ impl Executor {
         }
     }
 
-    /// Polls every ready task once, and between many of them those whose time has come. Returns the
-    /// number of ready tasks.
+    /// Polls every ready task once, and, every few dozen polls, the tasks with due timers. Returns
+    /// the number of ready tasks.
     #[inline]
     fn poll_ready(&mut self) -> usize {
         let core = &*self.handle.core;
@@ -390,33 +391,32 @@ impl Executor {
         ready
     }
 
-    /// Whether a turn would find nothing but timers to look at.
+    /// Returns whether a turn would find no work except timers.
     pub fn is_idle(&self) -> bool {
         self.tasks_are_idle() && !self.drivers.iter().any(|driver| driver.has_input())
     }
 
-    /// Whether no task is ready; does not consider the drivers.
+    /// Returns whether no task is ready; does not consider the drivers.
     pub(crate) fn tasks_are_idle(&self) -> bool {
         let core = &*self.handle.core;
         core.tasks.borrow().ready.is_empty() && !core.foreign.pending.load(Ordering::Acquire)
     }
 
-    /// Calls `listener` at every foreign wake from now on, for a caller that runs
-    /// [`Executor::turn`] itself and so has no executor thread to unpark. Only the first listener
-    /// counts.
+    /// Calls `listener` at every foreign wake from now on, for a caller of [`Executor::turn`],
+    /// which has no executor thread to unpark. Only the first listener counts.
     pub fn on_foreign_wake(&self, listener: Arc<dyn transport::Wake>) {
         let _the_first_stays = self.handle.core.foreign.listener.set(listener);
     }
 
-    /// Time of the earliest timer, if there is one.
+    /// Time of the earliest timer; `None` without timers.
     pub fn next_timer(&self) -> Option<Nanos> {
         self.handle.core.timers.borrow().peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Runs until `future` is done; other tasks run meanwhile.
+    /// Runs the tasks until `future` is done.
     pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        // The future may borrow, so it stays on this stack, represented by a task of its own.
+        // The future may borrow, so it stays on the stack, represented by a stand-in task.
         let root = Rc::new(Root::default());
         let task = self.handle.spawn(Root::stand_in(Rc::clone(&root)));
         let mut idle_since = None;
@@ -455,7 +455,7 @@ impl Executor {
         if !foreign.pending.load(Ordering::Acquire) {
             return false;
         }
-        // Cleared before the list is read: a wake in between is seen next time.
+        // Cleared before the list is read: a wake in between is seen in the next turn.
         foreign.pending.store(false, Ordering::SeqCst);
         let mut woken = foreign.woken.lock().unwrap_or_else(PoisonError::into_inner);
         woken.drain(..).for_each(|task| self.handle.wake(task));
@@ -476,12 +476,13 @@ impl Executor {
         fired
     }
 
-    /// Sleeps until something foreign happens or the next timer is due.
+    /// Sleeps until a foreign wake, input, or the next timer.
     fn park(&self, now: Nanos) {
         let foreign = &self.handle.core.foreign;
         let wait = self.next_timer().map_or(MAX_PARK, |due| due.since(now).min(MAX_PARK));
         foreign.go_to_sleep();
-        // A wake after `go_to_sleep` unparks this thread; an earlier one is seen here.
+        // A wake after `go_to_sleep` unparks the thread; an earlier wake is seen by the check
+        // below.
         let input = foreign.pending.load(Ordering::SeqCst)
             || self.drivers.iter().any(|driver| driver.has_input());
         match foreign.sleeper.get() {
@@ -505,7 +506,7 @@ impl Core {
         }
     }
 
-    /// Makes the wakers of all tasks that have none.
+    /// Creates wakers for the tasks that have none.
     #[cold]
     fn add_wakers(&self, wakers: &mut Vec<Waker>) {
         let waker = |id| TaskWaker { foreign: Arc::clone(&self.foreign), id: TaskId(id) };
@@ -513,7 +514,7 @@ impl Core {
         wakers.extend(missing.map(|id| Waker::from(Arc::new(waker(id)))));
     }
 
-    /// Polls the tasks whose time has come. Timers that they set meanwhile are left for later.
+    /// Polls the tasks with due timers. Timers set during the polls are left for later.
     #[cold]
     fn poll_due(&self, wakers: &mut Vec<Waker>) {
         let now = self.env.now();
@@ -522,7 +523,7 @@ impl Core {
         due.into_iter().for_each(|task| self.poll(task, wakers));
     }
 
-    /// Takes the earliest timer that is due; returns its task.
+    /// Removes the earliest timer if due; returns its task.
     #[inline]
     fn take_due(&self, now: Nanos) -> Option<TaskId> {
         let mut timers = self.timers.borrow_mut();
@@ -543,8 +544,8 @@ impl Core {
         self.current.set(id);
         let waker = &wakers[id.0 as usize];
         let polled = future.as_mut().poll(&mut Context::from_waker(waker));
-        // Borrowed only after the poll, and not while an ended future is dropped: that may wake or
-        // spawn tasks.
+        // Borrowed only after the poll, and not while an ended future is dropped: dropping may wake
+        // or spawn tasks.
         let mut tasks = self.tasks.borrow_mut();
         if polled.is_pending() {
             tasks.slots[id.0 as usize].future = Some(future);
@@ -570,12 +571,12 @@ impl Tasks {
 }
 
 impl Drop for Executor {
-    /// Drops the futures. They hold handles on the executor, so the core and the lanes that they
-    /// use would otherwise stay alive.
+    /// Drops the futures. They hold handles on the executor, so the core and the lanes used by the
+    /// futures would otherwise stay alive.
     fn drop(&mut self) {
         let core = &*self.handle.core;
-        // Tasks spawned while futures are dropped then get slots at the end, and are dropped as
-        // well.
+        // With no free slots, tasks spawned during the drops get slots at the end, and are dropped
+        // as well.
         core.tasks.borrow_mut().free.clear();
         let mut next = 0;
         while next < core.tasks.borrow().slots.len() {
@@ -587,10 +588,10 @@ impl Drop for Executor {
     }
 }
 
-/// State that a future polled by [`Executor::run`] itself shares with the task that represents it.
+/// State shared between the future polled by [`Executor::run`] and its stand-in task.
 #[derive(Default)]
 struct Root {
-    /// Waker to poll the future with; set when the task is polled.
+    /// Waker for polling the future; set when the stand-in task is polled.
     due: Cell<Option<Waker>>,
     done: Cell<bool>,
 }
@@ -610,13 +611,13 @@ impl Root {
 struct Foreign {
     /// Tasks to poll.
     woken: Mutex<Vec<TaskId>>,
-    /// Whether `woken` may hold something.
+    /// Whether `woken` may hold tasks.
     pending: AtomicBool,
     asleep: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    /// Called at every wake, where a simulator turns the executor.
+    /// Called at every wake, if a simulator turns the executor.
     listener: OnceLock<Arc<dyn transport::Wake>>,
-    /// The thread's way to sleep, if not by parking.
+    /// The thread's sleeper; without a sleeper the thread parks.
     sleeper: OnceLock<Arc<dyn transport::Sleep>>,
 }
 
@@ -627,8 +628,9 @@ impl Foreign {
             *thread = Some(std::thread::current());
         }
         drop(thread);
-        // SeqCst on both sides (here, then reading the inputs; there, writing the input, then
-        // reading `asleep`): one of the two sees the other.
+        // SeqCst on both sides: this thread stores `asleep`, then reads the inputs; the waking
+        // thread writes the input, then reads `asleep`. So at least one thread sees the store of
+        // the other.
         self.asleep.store(true, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
     }

@@ -1,13 +1,13 @@
-//! The machines that a cluster runs on: a fabric, clocks, and cores that turn executors.
+//! The machines of a cluster: a fabric, clocks, and cores that turn executors.
 //!
 //! # What it is
-//! [`Machines`] provides everything needed to assemble a cluster, and is the one seam between the
-//! real world and a simulated one: back ends implement it, with threads of this process, or with
-//! a world that turns the executors of its cores itself, on virtual time.
+//! [`Machines`] provides everything needed to assemble a cluster, and is the only seam between real
+//! and simulated clusters. Back ends implement the trait with threads of the process, or with a
+//! simulator that turns the executors of the cores on virtual time.
 //!
 //! # What it is not
-//! It knows nothing of nodes as the cluster sees them: the caller decides which cores a node has
-//! and what they run.
+//! The trait does not know a cluster's nodes: the caller decides which cores a node has, and their
+//! programs.
 
 use std::future::Future;
 use std::io;
@@ -23,17 +23,16 @@ use crate::run::env::Env;
 use crate::run::exec::Executor;
 use crate::run::utilisation::Report;
 
-/// The program of a core: sets up its executor and returns its main future. The executor's other
-/// tasks run until that future ends.
+/// The program of a core: sets up the executor and returns the main future. The executor's
+/// remaining tasks run until the main future ends.
 pub type Program = Box<dyn FnOnce(&mut Executor) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// Charges CPU time to the core that calls it.
+/// Charges CPU time to the calling core.
 pub type Toll = Arc<dyn Fn(Duration) + Send + Sync>;
 
-/// Delays and loses requests to an external service, and their answers, as a simulated network
-/// does.
+/// Delays and loses requests to an external service, and their answers, like a simulated network.
 pub trait Courier: Send + Sync {
-    /// Fate of a request that `node` sends now.
+    /// Returns the fate of a request that `node` sends now.
     fn carry(&self, node: NodeId) -> Errand;
 }
 
@@ -42,9 +41,9 @@ pub trait Courier: Send + Sync {
 pub struct Errand {
     /// Time until the request arrives, or is lost.
     pub there: Duration,
-    /// Whether the request arrives, and so is carried out.
+    /// Whether the request arrives, and is therefore carried out.
     pub arrives: bool,
-    /// Time until the answer arrives, or until the caller stops waiting for it.
+    /// Time until the answer arrives, or until the caller stops waiting.
     pub back: Duration,
     /// Whether the answer arrives.
     pub answered: bool,
@@ -52,35 +51,34 @@ pub struct Errand {
 
 /// A fabric, clocks, and cores to run a cluster on.
 pub trait Machines {
-    /// A core that was started.
+    /// A started core.
     type Core;
 
-    /// The fabric that the cores' lanes belong to.
+    /// The fabric of the cores' lanes.
     fn fabric(&self) -> Arc<dyn Fabric>;
 
-    /// Number of threads that may share one large piece of control-path work.
+    /// Number of threads that may share a large piece of control-path work.
     fn control_workers(&self) -> usize;
 
     /// Clock and randomness of a node.
     fn env(&self, node: NodeId) -> Env;
 
-    /// Clock and randomness outside of all nodes, for clients: they record in one order what they
-    /// observe of all nodes.
+    /// Clock and randomness outside of the nodes, for clients, which record observations of
+    /// different nodes in one order.
     fn outside(&self) -> Env;
 
-    /// Model of the network to an external service that all nodes ask; `None` where its distance is
-    /// not modelled.
+    /// Model of the network between the nodes and an external service; `None` if not modelled.
     fn courier(&self) -> Option<Arc<dyn Courier>> {
         None
     }
 
-    /// Utilisation of NICs, links and cores, where that is modelled.
+    /// Utilisation of NICs, links and cores; `None` if not modelled.
     fn utilisation(&self) -> Option<Report> {
         None
     }
 
-    /// Charges CPU time to the core that calls it, beyond what its verbs and messages cost; `None`
-    /// where time is real.
+    /// Function that charges CPU time to the calling core, beyond the cost of verbs and messages;
+    /// `None` if time is real.
     fn toll(&self) -> Option<Toll> {
         None
     }
@@ -91,11 +89,11 @@ pub trait Machines {
     /// The operating system's error when it has no thread to give.
     fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<Self::Core>;
 
-    /// Waits for a core to end, unless called on that core. Returns whether it ended without a
-    /// panic.
+    /// Waits for a core to end, unless called on `core` itself. Returns whether the core ended
+    /// without a panic.
     fn join(&self, core: Self::Core) -> bool;
 
-    /// Lets the cores run until one of them has sent a value, and returns it; `None` once no sender
-    /// is left.
+    /// Lets the cores run until a value arrives at `receiver`, and returns the value; `None` once
+    /// no sender is left.
     fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T>;
 }

@@ -13,23 +13,23 @@ use crate::contract::verbs::VerbKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Resource {
-    /// The NIC's server for operations that its node issues.
+    /// The NIC's server for operations issued by its node.
     Outbound(NodeId),
-    /// The NIC's server for operations of other nodes.
+    /// The NIC's server for operations issued by other nodes.
     Inbound(NodeId),
-    /// The NIC's unit that carries out atomics one by one.
+    /// The NIC's unit for atomics, which carries them out one by one.
     AtomicUnit(NodeId),
-    /// The word on which atomics have waited for one another for longest, where they do.
+    /// The word with the longest waits of atomics for each other, if the model has such waits.
     HottestWord(NodeId),
-    /// The link away from a node.
+    /// The link from a node.
     Sending(NodeId),
-    /// The link towards a node.
+    /// The link to a node.
     Receiving(NodeId),
     /// A core.
     Core {
         /// Node of the core.
         node: NodeId,
-        /// Index in the order in which the node's cores were added, over all its lives.
+        /// Index in the order in which the node's cores were added, across the node's lives.
         index: u16,
     },
 }
@@ -57,16 +57,16 @@ pub struct Utilisation {
     pub busy: f64,
 }
 
-/// Verbs of other nodes that a node's NIC has served, by kind.
+/// Verbs of other nodes served by a node's NIC, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// READs.
     pub reads: u64,
     /// WRITEs.
     pub writes: u64,
-    /// Compare-and-swaps, masked ones among them.
+    /// Compare-and-swaps, masked or not.
     pub compare_and_swaps: u64,
-    /// Fetch-and-adds, masked ones among them.
+    /// Fetch-and-adds, masked or not.
     pub fetch_and_adds: u64,
 }
 
@@ -83,49 +83,49 @@ impl Served {
     }
 }
 
-/// How busy one node's NIC was, in parts of the time from 0 to 1, and the verbs it has served.
+/// Utilisation of one node's NIC, as busy parts of the time from 0 to 1, and the verbs served.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeUse {
     /// The node.
     pub node: NodeId,
-    /// Busy part of its inbound server.
+    /// Busy part of the inbound server.
     pub inbound: f64,
-    /// Busy part of its atomic unit.
+    /// Busy part of the atomic unit.
     pub atomic_unit: f64,
-    /// Busy part of the link away from it, with what it asks of others.
+    /// Busy part of the link from the node, which also carries the node's own requests.
     pub sending: f64,
-    /// Busy part of the link towards it, with what others answer it.
+    /// Busy part of the link to the node, which also carries the answers to the node's requests.
     pub receiving: f64,
-    /// The verbs that it has served.
+    /// The verbs served.
     pub served: Served,
 }
 
-/// Utilisation of all resources over a span of virtual time.
+/// Utilisation of the resources over a span of virtual time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Length of the span.
     pub elapsed: Duration,
-    /// Every NIC's servers, node by node, then every core.
+    /// The servers of the NICs, node by node, then the cores.
     pub resources: Vec<Utilisation>,
-    /// By node number: the verbs that its NIC has served.
+    /// The verbs served by a node's NIC, by node number.
     pub served: Vec<Served>,
 }
 
 impl Report {
-    /// The busiest resource, which bounds the throughput if anything does; the first of equals.
-    /// `None` if nothing was used.
+    /// The busiest resource, which bounds the throughput if any resource does; the first among
+    /// equals. `None` if no resource was used.
     pub fn bound(&self) -> Option<Utilisation> {
         let used = self.resources.iter().filter(|entry| entry.busy > 0.0);
         used.copied().reduce(|most, entry| if entry.busy > most.busy { entry } else { most })
     }
 
-    /// Utilisation of a resource; 0 if it is not in the report.
+    /// Utilisation of a resource; 0 for a resource not in the report.
     pub fn busy(&self, resource: Resource) -> f64 {
         let found = self.resources.iter().find(|entry| entry.resource == resource);
         found.map_or(0.0, |entry| entry.busy)
     }
 
-    /// What each node's NIC has done for others, in the order of their numbers.
+    /// Utilisation and served verbs of every node's NIC, in the order of node numbers.
     pub fn nodes(&self) -> impl Iterator<Item = NodeUse> {
         (0..).map(NodeId).zip(&self.served).map(|(node, served)| NodeUse {
             node,

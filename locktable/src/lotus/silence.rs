@@ -1,4 +1,4 @@
-//! The watch on owners that do not answer, with the states of [`crate::suspicion`].
+//! Detection of unresponsive owners, with the states of [`crate::suspicion`].
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -16,10 +16,10 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
     #[inline]
     pub(super) fn asks(self: &Rc<Self>, peer: &OwnerState) -> Sent {
         let Some(least) = self.tolerance else { return Sent::default() };
-        // The call has read the clock.
+        // The RPC call has just read the clock.
         let now = self.rpc.lane().executor().recent();
         let mut silence = peer.silence.borrow_mut();
-        // Peers that were silent before are due earlier than that.
+        // For peers that were already silent an earlier look is scheduled.
         self.look_at(now.after(silence.tolerance(least)));
         silence.ask(now)
     }
@@ -34,7 +34,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         }
     }
 
-    /// If `peer` was `suspected` until now, records that it is not any more.
+    /// If `peer` was `suspected`, records the end of the suspicion.
     pub(super) fn trust_again(&self, peer: &OwnerState, suspected: bool) {
         if suspected {
             self.suspects.set(self.suspects.get() - 1);
@@ -42,7 +42,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         }
     }
 
-    /// Makes sure that the watch looks at silences by `due`, when one may have lasted too long.
+    /// Schedules a look at the silences by `due`, when a silence may have lasted too long.
     fn look_at(self: &Rc<Self>, due: Nanos) {
         if due >= self.next_look.get() {
             return;
@@ -55,7 +55,8 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         executor.wake_at(due, watch);
     }
 
-    /// Suspects owners that have been silent for too long, and wakes the tasks that wait for them.
+    /// Suspects owners that have been silent for too long, and wakes the tasks waiting for their
+    /// answers.
     fn judge(self: &Rc<Self>, now: Nanos, least: Duration) {
         for peer in self.peers.borrow().iter().filter(|peer| !peer.lost.get()) {
             let verdict = peer.silence.borrow_mut().judge(now, least);
@@ -75,8 +76,8 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
     }
 }
 
-/// Looks for silent owners, for as long as the service exists. Woken early, by the timer of a
-/// silence that has ended, it goes back to sleep without setting another.
+/// Checks for silent owners, for as long as the service exists. If woken early, by the timer of an
+/// ended silence, the task goes back to sleep without setting a timer.
 async fn watch<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, executor: Handle) {
     loop {
         let Some(core) = core.upgrade() else { return };
@@ -84,10 +85,10 @@ async fn watch<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, executor
         if let Some(least) = core.tolerance.filter(|_| now >= due) {
             core.next_look.set(Nanos::NEVER);
             if now.since(due) > least / 2 {
-                // This coordinator itself did not run.
+                // The coordinator itself did not run.
                 core.peers.borrow().iter().for_each(|peer| peer.silence.borrow_mut().pardon(now));
             }
-            // Answers that have come meanwhile are handled first.
+            // Answers that arrived meanwhile are handled first.
             executor.yield_now().await;
             core.judge(now, least);
         }

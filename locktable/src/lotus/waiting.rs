@@ -1,22 +1,22 @@
 //! Waiting for locks: the asking side, and the delivery of outcomes to other nodes.
 //!
 //! # Local locks
-//! The locks that a round lacks are taken in ascending order. Where one is held, the round's locks
-//! above it are released, and the task waits: the table wakes it, from whichever thread releases
-//! the lock.
+//! The missing locks of a round are taken in ascending order. If a lock is held by another
+//! transaction, the round's locks above that lock are released, and the task waits; the thread that
+//! releases the lock wakes the task through the table.
 //!
 //! # Locks of another owner
-//! A request that may wait is answered at once. If the answer is that it waits, its outcome comes
-//! in a message of [`OUTCOME_SERVICE`]. That may be lost, so the request is repeated from time to
-//! time, as an ordinary one: an owner that is dead is noticed as by any other request.
+//! A request that may wait is answered at once. If the answer is *waiting*, the outcome comes later
+//! in a message of [`OUTCOME_SERVICE`]. The message may be lost, so the request is repeated from
+//! time to time like an ordinary request, which also detects a dead owner.
 //!
 //! # Retries
-//! A retry has learned its locks. It takes them in ascending order, owner by owner, and may wait
-//! for each.
+//! A retry knows its locks from earlier attempts. It takes them in ascending order, owner by owner,
+//! and may wait for each lock.
 //!
 //! # Deadlines
-//! A coordinator has one task that wakes those with a wait that is due, and sets one timer for the
-//! earliest.
+//! One task per coordinator wakes the tasks whose wait is due, with one timer for the earliest
+//! deadline.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -40,17 +40,17 @@ use crate::slot::Refusal;
 use crate::table::{LockOrWait, LockTable};
 use crate::wire::{self, LockAnswer, ONE_REPLY_BYTES, Question, Reply, ReplyWriter};
 
-/// RPC service that receives the outcomes of requests that waited.
+/// RPC service that receives the outcomes of waiting requests.
 const OUTCOME_SERVICE: Service = Service(6);
 
-/// Waits of one coordinator: for its own requests, and its peers' requests at this node.
+/// Waits of one coordinator: own requests, and peers' requests at this node.
 #[derive(Default)]
 pub(super) struct Waits {
-    /// Questions that may be told an outcome, and the tasks that wait for them.
+    /// Questions for which an outcome message may come, and their waiting tasks.
     expected: RefCell<Vec<Expected>>,
-    /// Tasks that wait, with the time at which they should look again.
+    /// Waiting tasks, with their wake-up times.
     alarms: RefCell<Vec<(TaskId, Nanos)>>,
-    /// Task that wakes them, and the time at which it will look.
+    /// Task that wakes the waiting tasks, and its next wake-up time.
     bell: Cell<Option<TaskId>>,
     next_ring: Cell<Option<Nanos>>,
     outcomes: Arc<Outcomes>,
@@ -63,17 +63,17 @@ impl Waits {
     }
 }
 
-/// A question of this coordinator that may wait at its owner.
+/// A question of this coordinator that may wait at the locks' owner.
 struct Expected {
     question: Question,
     task: TaskId,
     told: Option<LockAnswer>,
 }
 
-/// Transaction whose wait has ended, the lock that it waited for, and the outcome.
+/// A completed wait: transaction, lock and outcome.
 type Settled = (TxnId, LockName, WaitOutcome);
 
-/// Outcomes of peers' requests that have not been passed on yet.
+/// Outcomes of peers' requests, to be passed on.
 #[derive(Debug, Default)]
 struct Outcomes {
     state: Mutex<(Vec<Settled>, Option<Waker>)>,
@@ -90,7 +90,7 @@ impl Waiter for Outcomes {
 }
 
 impl Outcomes {
-    /// Waits for outcomes, and takes them.
+    /// Waits for outcomes, and returns them.
     async fn take(&self) -> Vec<Settled> {
         std::future::poll_fn(|cx| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +124,8 @@ impl LocalWait {
     }
 }
 
-/// Place in a queue of the local table, given up when dropped: with what it was granted meanwhile.
+/// Place in a queue of the local table. Dropping it leaves the queue, and releases the lock if
+/// granted meanwhile.
 struct QueuePlace<'a> {
     table: &'a LockTable,
     txn: TxnId,
@@ -144,9 +145,9 @@ impl Drop for QueuePlace<'_> {
 #[derive(Debug)]
 pub(crate) struct RemoteWait {
     deadline: Nanos,
-    /// Time at which to ask again, if the owner has answered that the request waits.
+    /// Time at which to repeat the request, if the owner has answered *waiting*.
     again: Option<Nanos>,
-    /// Whether it has begun to wait, and the task has not passed that point yet.
+    /// Whether the wait has begun, and the task has not noticed yet.
     begins: bool,
 }
 
@@ -177,7 +178,8 @@ pub(super) fn age_us(since: Option<Nanos>, now: Nanos) -> u32 {
     (age_ns / 1_000).min(u32::MAX.into()) as u32
 }
 
-/// Lets a coordinator that waits receive outcomes, and pass on those of its peers.
+/// Starts receiving outcomes, and passing on the outcomes of peers' requests, if the coordinator
+/// waits.
 pub(super) fn serve<H: LockHost + LockRoutes + 'static>(core: &Rc<Core<H>>) {
     let Some(waits) = &core.waits else { return };
     let receiver = Rc::downgrade(core);
@@ -191,7 +193,7 @@ pub(super) fn serve<H: LockHost + LockRoutes + 'static>(core: &Rc<Core<H>>) {
     core.rpc.lane().executor().spawn(pass_on(Rc::downgrade(core), outcomes));
 }
 
-/// Passes the outcomes of peers' requests on, for as long as the coordinator lives.
+/// Passes on the outcomes of peers' requests, for as long as the coordinator lives.
 async fn pass_on<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, outcomes: Arc<Outcomes>) {
     loop {
         let settled = outcomes.take().await;
@@ -207,9 +209,9 @@ async fn pass_on<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, outcom
 }
 
 impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
-    /// Goes on with an acquisition that met a conflict among this node's locks: takes them in
-    /// order, and lists the others with their owners. The first `before` locks are those of earlier
-    /// rounds.
+    /// Continues an acquisition after a conflict on a lock of this node: takes this node's locks in
+    /// order, and lists the remote locks with their owners. The first `before` locks are from
+    /// earlier rounds.
     pub(super) async fn wait_for_local(
         &self,
         held: &mut HeldLocks,
@@ -236,8 +238,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.take_upwards(held, before, local, deadline).await
     }
 
-    /// Takes all of `wanted` in order, and waits where that is needed. A retry knows its locks, so
-    /// it asks one owner after the other.
+    /// Takes all of `wanted` in order, waiting where needed. A retry knows its locks, so it asks
+    /// the owners in sequence.
     pub(super) async fn acquire_in_order(
         &self,
         held: &mut HeldLocks,
@@ -282,8 +284,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         Ok(())
     }
 
-    /// Takes this node's locks in `todo` in order, and waits for those that are held. Where one is
-    /// waited for, this round holds only what lies below.
+    /// Takes this node's locks in `todo` in order, and waits for locks held by other transactions.
+    /// During a wait the round holds only lower locks.
     async fn take_upwards(
         &self,
         held: &mut HeldLocks,
@@ -293,7 +295,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     ) -> Result<(), LockError> {
         let (host, table, txn) = (&*self.core.host, &*self.core.table, held.txn());
         let earlier = highest(held.taken[..before].iter().map(|lock| &lock.request.name));
-        // The lowest last, to be taken first.
+        // The lowest lock last, to be taken first.
         let lowest_last = |todo: &mut Vec<TakenLock>| {
             if !broken(Rule::WaitsGoUp) {
                 todo.sort_unstable_by_key(|lock| std::cmp::Reverse(order(lock)));
@@ -313,7 +315,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
                 }
                 Err(refusal) => return Err(refused(request.name, refusal)),
             }
-            // After the lock was taken: either a hand-over's scan sees it, or we see the hand-over.
+            // After taking the lock: either the hand-over's scan sees the lock, or this check sees
+            // the hand-over.
             if !host.owns(request.name.shard(), shard_epoch)
                 && !broken(Rule::HandOversAnswerTheParked)
             {
@@ -367,7 +370,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             Err(refusal) => return Err(refused(name, refusal)),
         }
         let mut place = QueuePlace { table, txn, name, kept: false };
-        // After the request waits: either who ends the waits sees it, or we see why they end.
+        // After joining the queue: either the thread that ends the waits sees this request, or
+        // these checks see the reason for ending them.
         if !core.host.owns(name.shard(), lock.shard_epoch)
             && !broken(Rule::HandOversAnswerTheParked)
         {
@@ -402,8 +406,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         Ok(())
     }
 
-    /// Whether a request for `remote` may wait: it has one owner, fits in one datagram, and all
-    /// that the attempt holds is below.
+    /// Whether a request for `remote` may wait: it has one owner, fits in one datagram, and is
+    /// above all locks of the attempt.
     pub(super) fn may_wait_for_all(&self, held: &HeldLocks, remote: &[TakenLock]) -> bool {
         let [lowest, .., last] = remote else {
             let [only] = remote else { return false };
@@ -418,8 +422,9 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         highest(held.taken.iter().map(|lock| &lock.request.name))
     }
 
-    /// Looks after a question that may wait. Returns its result if it has one without an answer to
-    /// the call under way.
+    /// Drives a question that may wait: repeats the request when due. Returns a result that does
+    /// not need the answer to the call under way: an outcome message, a suspicion, or the end of
+    /// the wait.
     pub(super) fn poll_wait(
         &self,
         asked: &mut Asked,
@@ -460,7 +465,7 @@ fn order(lock: &TakenLock) -> WaitOrder {
 }
 
 impl<H: LockHost + LockRoutes + 'static> Core<H> {
-    /// Registers a question that may be told an outcome, for the task that runs now.
+    /// Registers a question for which an outcome message may come, for the current task.
     pub(super) fn expect_outcome(
         &self,
         question: Question,
@@ -478,14 +483,14 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         waits.expected.borrow_mut().retain(|expected| expected.question.txn != txn);
     }
 
-    /// The outcome that a question was told, if any.
+    /// Returns the outcome of a question, if received.
     fn told(&self, question: Question) -> Option<LockAnswer> {
         let expected = self.waits.as_ref()?.expected.borrow();
         expected.iter().find(|expected| expected.question == question)?.told
     }
 
-    /// Records that an owner has answered that a question waits: it is asked again after a while,
-    /// in case the outcome is lost.
+    /// Records the answer *waiting* to a question: the request is repeated after a while, in case
+    /// the outcome is lost.
     pub(super) fn ask_again_later(self: &Rc<Self>, asked: &mut Asked) {
         let Some(wait) = &mut asked.wait else { return };
         let again = self.rpc.lane().executor().now().after(self.ends_patience.retry_after);
@@ -506,7 +511,8 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         }
     }
 
-    /// Sends an outcome to the coordinator that waits for it. If it is lost, that one asks again.
+    /// Sends an outcome to the waiting coordinator. If the message is lost, the coordinator repeats
+    /// its request.
     fn tell_outcome(&self, to: Endpoint, reply: Reply) {
         let mut message = [0; ONE_REPLY_BYTES];
         let mut writer = ReplyWriter::new(&mut message);
@@ -516,7 +522,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         drop(self.rpc.call(to, OUTCOME_SERVICE, &message[..bytes], once));
     }
 
-    /// Wakes all tasks that wait, so that they can check whether to go on waiting.
+    /// Wakes the waiting tasks, which then check whether to continue waiting.
     pub(super) fn wake_waits(&self) {
         let Some(waits) = &self.waits else { return };
         let executor = self.rpc.lane().executor();

@@ -1,15 +1,16 @@
-//! A request of another node that waits, one lock after the other.
+//! Waiting requests of remote nodes: taking locks one by one.
 //!
 //! # The steps
-//! The request's locks are in ascending order. [`Session::wait`] takes them in that order; where
-//! one is held it waits in the table, holding those below, and [`Session::settle`] goes on from
-//! there when the wait has ended. At the end either all are held, or none of those that the request
-//! has taken.
+//! The request's locks are in ascending order. [`Session::wait`] takes them in order. At a conflict
+//! the request waits in the table, holding the lower locks, and [`Session::settle`] continues when
+//! the wait has ended. At the end the request holds all its locks, or has released every lock that
+//! it took.
 //!
 //! # Owners that change
-//! Whether this node still owns the shards is asked when a request has begun to wait, and again
-//! when it has all its locks. A hand-over stops owning first, ends the waits second, and reads the
-//! list of holders last; so it sees the request, or the request sees it (H19).
+//! A request checks whether this node still owns the shards after beginning to wait, and again
+//! after taking its last lock. A hand-over stops owning first, ends the waits second, and reads the
+//! list of holders last; so the hand-over sees the request, or the request sees the hand-over
+//! (H19).
 
 use std::sync::Arc;
 
@@ -24,17 +25,17 @@ use crate::slot::{Grant, Refusal};
 use crate::table::{LockOrWait, LockTable};
 use crate::wire::{LockAnswer, Question, RemoteLock};
 
-/// A request, and the number of its locks that are held.
+/// A waiting request, and the number of its locks taken so far.
 #[derive(Debug)]
 pub(super) struct ParkedRequest {
     pub(super) question: Question,
     from: Endpoint,
-    /// Begin of the transaction's first attempt, on this node's clock.
+    /// Start of the transaction's first attempt, on this node's clock.
     since: Nanos,
     locks: Vec<RemoteLock>,
-    /// Index of the lock that it waits for.
+    /// Index of the awaited lock.
     next: usize,
-    /// Number of locks that the session held before.
+    /// Number of locks that the session held before the request.
     held_before: usize,
 }
 
@@ -51,7 +52,8 @@ impl ParkedRequest {
 }
 
 impl Session {
-    /// Takes the locks of a request that may wait, as far as they are free, and waits for the next.
+    /// Takes the locks of a request that may wait, as far as they are free, and waits for the next
+    /// lock.
     pub(super) fn wait(
         &mut self,
         txn: TxnId,
@@ -66,7 +68,7 @@ impl Session {
         let lowest = names().map(|name| WaitOrder::of(&name)).min();
         let may = goes_up && lowest.is_some_and(|lowest| may_wait(held, lowest));
         if !may && !broken(Rule::WaitsGoUp) {
-            // The asker has asked for what no asker should.
+            // A correct asker never sends such a request.
             return LockAnswer::Refused { index: 0, refusal: Refusal::Conflict };
         }
         parked.held_before = self.held.len();
@@ -74,8 +76,8 @@ impl Session {
         self.advance(txn, host, table, waiter)
     }
 
-    /// Goes on after a wait that has ended. Returns the answer, its question and whom it is for,
-    /// unless the request waits again or its attempt has ended.
+    /// Continues after the end of a wait. Returns recipient, question and answer, unless the
+    /// request waits again or its attempt has ended.
     pub(super) fn settle(
         &mut self,
         txn: TxnId,
@@ -109,7 +111,7 @@ impl Session {
         (answer != LockAnswer::Waiting).then_some((from, question, answer))
     }
 
-    /// Ends the wait of the session's request; its lock, if it was granted meanwhile, is released.
+    /// Ends the wait of the session's request; releases the awaited lock if granted meanwhile.
     pub(super) fn stop_waiting(&mut self, table: &LockTable) {
         let Some(parked) = self.parked.take() else { return };
         let (txn, name) = (parked.question.txn, parked.locks[parked.next].request.name);
@@ -140,8 +142,8 @@ impl Session {
                         Grant::AlreadyHeld => {}
                     }
                 }
-                // After it has begun to wait: a hand-over's look at the queues, or ours at the
-                // owner, comes second.
+                // Checked after joining the queue: either the hand-over finds the request in the
+                // queue, or this check sees the changed owner.
                 Ok(LockOrWait::Waits) if is_owned(host, &lock) => return LockAnswer::Waiting,
                 Ok(LockOrWait::Waits) => {
                     if !table.stop_waiting(txn, &lock.request.name) {
@@ -158,10 +160,10 @@ impl Session {
         }
     }
 
-    /// Ends a request that has all its locks.
+    /// Completes a request whose locks are all taken.
     fn complete(&mut self, txn: TxnId, host: &impl LockHost, table: &LockTable) -> LockAnswer {
         let parked = self.parked.as_ref().expect("a request goes on");
-        // Last, for the reason that `LockHost::owns` gives.
+        // Checked last, for the reason given at `LockHost::owns`.
         let wrong = parked.locks.iter().enumerate().find(|(_, lock)| !is_owned(host, lock));
         match wrong.map(|(index, lock)| (index, *lock)) {
             None => {
@@ -175,7 +177,7 @@ impl Session {
         }
     }
 
-    /// Releases what the request has taken, which ends it.
+    /// Ends the request and releases the locks that it took.
     fn give_back(&mut self, txn: TxnId, table: &LockTable) {
         let before = self.parked.take().map_or(0, |parked| parked.held_before);
         for request in self.held.drain(before.min(self.held.len())..) {
@@ -190,7 +192,7 @@ impl Session {
         }
     }
 
-    /// Records that a lock is held to write. It stays so if the request is refused later: the
+    /// Records an upgrade to a write lock. If the request is refused later, the upgrade stays: the
     /// attempt then ends.
     fn note_upgrade(&mut self, request: &LockRequest, host: &impl LockHost) {
         let upgraded = self.held.iter_mut().filter(|held| held.name == request.name);

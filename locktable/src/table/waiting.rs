@@ -1,8 +1,8 @@
-//! Requests that wait in the table: how they join a queue, are served, and leave it.
+//! Waiting requests in the table: joining a queue, service, and leaving.
 //!
-//! A request waits under the mutex of its stripe, like a holder. A release serves the queue before
-//! it leaves the stripe, so a lock that is waited for is never free in between, and the recipients
-//! are told after it.
+//! The mutex of a stripe guards the queue as well as the holders. A release serves the queue before
+//! leaving the stripe, so an awaited lock is never free in between; the recipients are notified
+//! after leaving the stripe.
 
 use std::sync::Arc;
 
@@ -19,23 +19,23 @@ use crate::table::{Found, LockTable, SlotPlace, find, slot_index, slot_number, s
 /// Answer to a request that may wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockOrWait {
-    /// The lock is held now, or was already.
+    /// The transaction holds the lock now, or held it already.
     Granted(Grant),
     /// The request waits; its waiter will receive the outcome.
     Waits,
 }
 
 impl LockTable {
-    /// Takes one lock, or waits in its queue if another transaction holds it or waits before.
-    /// `since` is the begin of the transaction's first attempt, and ranks the queue; `waiter`
-    /// receives the outcome unless [`Self::stop_waiting`] comes first.
+    /// Takes one lock, or joins its queue if another transaction holds the lock or waits before.
+    /// `since` is the start of the transaction's first attempt, and determines the rank in the
+    /// queue; `waiter` receives the outcome unless [`Self::stop_waiting`] comes first.
     ///
-    /// The caller has to know that it [may wait](crate::may_wait), or transactions could wait for
-    /// one another. A repeated request of one that waits is a second one: ask once.
+    /// The caller must check that the transaction [may wait](crate::may_wait), or transactions
+    /// could deadlock. Repeating a waiting request adds a second request to the queue: call once.
     ///
     /// # Errors
-    /// The reason of a refusal that waiting would not change: as [`Self::try_lock`]; `Conflict`
-    /// also for an upgrade, and where only other names hold the slot; `QueueFull`.
+    /// The reason of a refusal that waiting would not change: as [`Self::try_lock`]; `Conflict` for
+    /// a conflicting upgrade, and if only other names hold the slot; `QueueFull`.
     pub fn lock_or_wait(
         &self,
         txn: TxnId,
@@ -62,7 +62,8 @@ impl LockTable {
             return Err(Refusal::QueueFull);
         }
         records.park(Parked { slot, txn, request, since, waiter: Arc::clone(waiter) });
-        // It may be first in its queue and compatible with the holders, or never be granted.
+        // The request may be first in its queue and compatible with the holders, or never be
+        // granted.
         match self.serve_one(records, slot, txn, &name) {
             None => Ok(LockOrWait::Waits),
             Some(WaitOutcome::Granted) => Ok(LockOrWait::Granted(Grant::Acquired)),
@@ -70,7 +71,8 @@ impl LockTable {
         }
     }
 
-    /// Ends the wait of `txn` for `name`. Returns whether it waited; if not, it may hold the lock.
+    /// Ends the wait of `txn` for `name`. Returns whether `txn` waited; if not, `txn` may hold the
+    /// lock.
     pub fn stop_waiting(&self, txn: TxnId, name: &LockName) -> bool {
         let bucket = self.place(name).bucket;
         let mut records = self.stripe(bucket).enter();
@@ -79,15 +81,15 @@ impl LockTable {
         }
         let left = records.unpark(|one| one.txn == txn && one.request.name == *name);
         let Some(slot) = left.first().map(|one| one.slot) else { return false };
-        // A request behind it may be compatible with the holders.
+        // A later request in the queue may be compatible with the holders.
         self.serve(records, slot);
         true
     }
 
-    /// Ends the waits that `which` selects, with `outcome`. Returns their number.
+    /// Ends the waits selected by `which`, with `outcome`. Returns the number of ended waits.
     ///
-    /// Complete if what it selects does not begin to wait any more: who waits checks afterwards
-    /// whether it may, as who takes a lock does (H19).
+    /// Complete if selected requests can no longer begin to wait: a transaction checks after
+    /// joining a queue whether it may wait, as after taking a lock (H19).
     pub fn dismiss(&self, outcome: WaitOutcome, which: impl Fn(TxnId, &LockName) -> bool) -> usize {
         let mut dismissed = 0;
         for stripe in &self.stripes {
@@ -99,7 +101,7 @@ impl LockTable {
             drop(records);
             dismissed += left.len();
             for one in left {
-                // A request behind it may be compatible with the holders.
+                // A later request in the queue may be compatible with the holders.
                 let bucket = self.place(&one.request.name).bucket;
                 self.serve(self.stripe(bucket).enter(), one.slot);
                 one.waiter.settled(one.txn, one.request.name, outcome);
@@ -108,12 +110,12 @@ impl LockTable {
         dismissed
     }
 
-    /// Number of requests that wait. Exact only while nothing changes.
+    /// Number of waiting requests. Exact only without concurrent changes.
     pub fn waiting(&self) -> usize {
         self.stripes.iter().map(|stripe| stripe.enter().waiting().len()).sum()
     }
 
-    /// Serves the queues of `slot`, and tells those whose wait ends, outside the stripe.
+    /// Serves the queues of `slot`, and notifies the waiters whose wait ends, outside the stripe.
     #[cold]
     pub(super) fn serve(&self, records: MutexGuard<'_, Records>, slot: u32) {
         let mut settled = Vec::new();
@@ -123,7 +125,7 @@ impl LockTable {
         }
     }
 
-    /// As [`Self::serve`], but returns the outcome of one request instead of telling it.
+    /// As [`Self::serve`], but returns the outcome of one request instead of notifying its waiter.
     fn serve_one(
         &self,
         records: MutexGuard<'_, Records>,
@@ -156,7 +158,7 @@ impl LockTable {
         let Some((first, _)) = settled.iter().find(|(_, end)| *end == WaitOutcome::Granted) else {
             return;
         };
-        // The slot may have been zeroed by the release that is served.
+        // The preceding release may have zeroed the slot.
         let fingerprint = self.place(&first.request.name).fingerprint;
         store(word, Word::new(fingerprint, counter));
         if settled.iter().any(|(one, _)| one.request.mode == LockMode::Write) {

@@ -1,17 +1,17 @@
-//! An index bucket: seven CVTs and the place where rows go that find no room in it.
+//! An index bucket: seven CVTs and a link to overflow buckets for further rows.
 //!
 //! ```text
 //! CVT 0 | CVT 1 | ... | CVT 6 | zero padding to a multiple of 64 bytes, less 8 | overflow word
 //! ```
-//! The overflow word is the bucket's last, so that it stands at the same place from the end
-//! however many cells a CVT has. It is written once, from 0 to an [`Overflow`], under the lock of
-//! the chain's first bucket; a bucket never leaves its chain, and a CVT never moves (H13).
+//! The overflow word is the bucket's last word, so that its distance from the end does not depend
+//! on the number of cells of a CVT. The word is written once, from 0 to an [`Overflow`], under the
+//! lock of the chain's first bucket; a bucket never leaves its chain, and a CVT never moves (H13).
 //!
 //! # Chains and fans
-//! A full home bucket continues in one bucket, and each full bucket behind that in a *fan* of
-//! [`FAN_OUT`] buckets side by side, one of which a row's key selects. So the buckets behind a home
-//! bucket are a tree, and the chain of a row is one path through it: a table with a hundred times
-//! the rows that it was made for has paths of four or five buckets.
+//! A full home bucket continues in a single bucket, and each full bucket behind that bucket in a
+//! *fan* of [`FAN_OUT`] adjacent buckets, from which a row's key selects one. So the buckets behind
+//! a home bucket form a tree, and the chain of a row is one path through the tree: a table with a
+//! hundred times its planned number of rows has paths of four or five buckets.
 
 use lotus_fabric::ids::Key;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -25,9 +25,9 @@ pub const BUCKET_SLOTS: usize = 7;
 /// Number of buckets in a fan.
 pub const FAN_OUT: usize = 4;
 
-/// Most buckets behind a home bucket on one path. Each fan divides the rows of a bucket by four, so
-/// more than 200 rows must share a name before a path is longer: an insert of a further one is
-/// refused. It happens in simulations of names with few bits only.
+/// Largest number of buckets behind a home bucket on one path. Each fan divides the rows of a
+/// bucket by four, so a longer path takes more than 200 rows with the same name: further inserts
+/// are refused. This limit is reached only in simulations of names with few bits.
 pub const MAX_BEHIND: u8 = 31;
 
 /// Buckets behind a full one: a single bucket, or a fan.
@@ -41,10 +41,10 @@ pub struct Overflow {
 impl Overflow {
     const FAN: u64 = 1;
 
-    /// The bucket at `first`.
+    /// The single bucket at `first`.
     ///
     /// # Panics
-    /// If that is 0, which ends a chain, or not the offset of a cache line.
+    /// If `first` is 0, which ends a chain, or not the offset of a cache line.
     pub const fn bucket(first: u64) -> Self {
         Self::new(first, false)
     }
@@ -70,13 +70,13 @@ impl Overflow {
         if first == 0 { None } else { Some(Self { first, is_fan: word & Self::FAN != 0 }) }
     }
 
-    /// Overflow word that names these buckets: `fan:1 | zero:5 | offset ÷ 64:34`.
+    /// Returns the overflow word for these buckets: `fan:1 | zero:5 | offset ÷ 64:34`.
     #[inline]
     pub const fn encode(self) -> u64 {
         self.first | if self.is_fan { Self::FAN } else { 0 }
     }
 
-    /// Whether it is a fan.
+    /// Whether the buckets form a fan.
     pub const fn is_fan(self) -> bool {
         self.is_fan
     }
@@ -96,14 +96,14 @@ impl Overflow {
         (0..self.buckets()).map(move |index| self.first + (index * bucket_bytes(cvt)) as u64)
     }
 
-    /// Offset of the bucket that the chain of `key` goes on in. Each fan selects by other bits of a
-    /// hash, which is the same on all hosts and in all versions.
+    /// Offset of the bucket in which the chain of `key` continues. The hash that selects the bucket
+    /// is seeded with the fan's offset, and is the same on all hosts and in all versions.
     #[inline]
     pub fn bucket_of(self, key: Key, cvt: CvtShape) -> u64 {
         self.first + (self.index_of(key) * bucket_bytes(cvt)) as u64
     }
 
-    /// Index of the bucket that the chain of `key` goes on in.
+    /// Index of the bucket in which the chain of `key` continues.
     #[inline]
     pub fn index_of(self, key: Key) -> usize {
         if !self.is_fan {
@@ -158,7 +158,7 @@ impl<'a> Bucket<'a> {
     /// Bucket in `words`, with CVTs of this shape.
     ///
     /// # Panics
-    /// If there are not [`bucket_words`] of them.
+    /// If the number of words is not [`bucket_words`].
     #[inline]
     pub fn new(words: &'a [u64], cvt: CvtShape) -> Self {
         assert_eq!(words.len(), bucket_words(cvt), "a bucket of {}-cell CVTs", cvt.cells());
@@ -177,7 +177,7 @@ impl<'a> Bucket<'a> {
         self.slots().map(move |words| Cvt::new(words, self.cvt))
     }
 
-    /// Buckets behind this one, in the group's region; `None` if it ends its chains.
+    /// Buckets behind this bucket, in the group's region; `None` at the end of a chain.
     #[inline]
     pub fn overflow(self) -> Option<Overflow> {
         Overflow::decode(self.words[self.words.len() - 1])

@@ -7,33 +7,33 @@
 //!          w2  check:32 mark:31 1:1       home   `home` words, behind each cell
 //! ```
 //! Fields are listed from the low bits up. A header is written once, by the insert that takes the
-//! slot; a cell is written whole by each writer of the row, and afterwards its version word alone,
-//! when the writer commits.
+//! slot. Each writer of the row writes a whole cell, and at commit the version word of that cell
+//! alone.
 //!
 //! # The version word
 //!
-//! Zero means that the cell holds no version. With the top bit set it is INVISIBLE and the rest is
-//! the writer's [`TxnId`]; otherwise it is the commit timestamp. So one word gives the writer *or*
-//! the commit time, and switching from one to the other cannot tear.
+//! Zero means that the cell holds no version. A word with the top bit set is INVISIBLE and holds
+//! the writer's [`TxnId`]; otherwise the word is the commit timestamp. So one word holds the writer
+//! *or* the commit time, and the change from writer to commit time cannot tear.
 //!
 //! # The record slot
 //!
-//! A cell names the slot that its version's record is in. A writer writes its record first, either
-//! over the displaced version's in the same slot, or into another one, which the cell then names:
-//! the displaced version stays in its slot for snapshots that may still need it
-//! ([`crate::retention`]). A cell that was cleared keeps its slot, unless it was trimmed.
+//! A cell names the slot of its version's record. A writer writes its record first: either over the
+//! displaced version's record in the same slot, or into a new slot, which the cell then names. In
+//! the second case the displaced version stays in its slot for snapshots that may still need it
+//! ([`crate::retention`]). A cleared cell keeps its slot, unless trimmed.
 //!
-//! A tombstone can do without a record. Where all memory is taken, a delete whose cell names no
-//! slot writes none; such a cell had no version, or another tombstone of this kind, so no mix of
-//! its words with the earlier ones makes a deletion that never was ([`crate::acceptance`]).
+//! A tombstone can do without a record. When memory is exhausted, a delete whose cell names no slot
+//! writes no record; such a cell had no version, or another tombstone without a record, so no mix
+//! of its new and earlier words looks like a deletion that never happened ([`crate::acceptance`]).
 //!
 //! # The home slot
 //!
-//! Where key and value are small, each cell is followed by a record slot of its own, its *home*
-//! ([`CvtShape`]): one READ brings versions and values, one WRITE stores both. A cell names its
-//! home like any other slot, and may name another one instead: where the version in its home may
-//! still be needed, the next record goes elsewhere. A home is part of its CVT for ever and never
-//! free memory.
+//! In tables with small keys and values, each cell is followed by its own record slot, its *home*
+//! ([`CvtShape`]): a READ fetches versions and values together, a WRITE stores both. A cell names
+//! its home like any other slot, and may name a slot elsewhere instead: while the version in the
+//! home may still be needed, the next record goes elsewhere. A home is part of its CVT for ever and
+//! never free memory.
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
@@ -62,7 +62,8 @@ pub struct CvtShape {
 }
 
 impl CvtShape {
-    /// CVTs of `cells` cells, each with a home slot of `home_words` words; 0 for none, as in LOTUS.
+    /// CVTs of `cells` cells, each with a home slot of `home_words` words; 0 for no home slot, as
+    /// in LOTUS.
     ///
     /// # Panics
     /// If there are fewer cells than [`MIN_CELLS`], more than [`MAX_CELLS`], or more home words
@@ -80,7 +81,7 @@ impl CvtShape {
         self.cells as usize
     }
 
-    /// Number of words of a home slot; 0 if cells have none.
+    /// Number of words of a home slot; 0 if cells have no home slot.
     #[inline]
     pub const fn home_words(self) -> usize {
         self.home_words as usize
@@ -110,7 +111,7 @@ impl CvtShape {
         (self.cell_word(index) * WORD_BYTES) as u64
     }
 
-    /// Offset of the home slot of cell `index` of the CVT at `cvt`; 0 if cells have none.
+    /// Offset of the home slot of cell `index` of the CVT at `cvt`; 0 if cells have no home slot.
     #[inline]
     pub const fn home(self, cvt: u64, index: usize) -> u64 {
         if self.home_words == 0 {
@@ -141,17 +142,17 @@ const _: () = assert!(CHECK_BITS + KeyMark::BITS + 1 == u64::BITS, "the word has
 pub enum Version {
     /// The cell holds no version.
     None,
-    /// The writer has not committed yet, or died before it could.
+    /// The writer has not committed yet, or died before its commit.
     Invisible(TxnId),
     /// The version was committed at this time.
     Committed(Timestamp),
 }
 
 impl Version {
-    /// Encodes it as a word.
+    /// Encodes the version as a word.
     ///
     /// # Panics
-    /// If the commit timestamp is [`Timestamp::ZERO`]: its word means "no version".
+    /// If the commit timestamp is [`Timestamp::ZERO`], whose word means "no version".
     #[inline]
     pub fn encode(self) -> u64 {
         match self {
@@ -190,10 +191,10 @@ pub enum CellState {
     Valid = 1,
     /// The version is the row's deletion.
     Tombstone = 2,
-    /// Emptied by an abort or by recovery; its earlier version, if any, is gone.
+    /// Emptied by an abort or by recovery; an earlier version, if any, is gone.
     Cleared = 3,
-    /// Emptied, and its slot taken away. So a version was lost, even if there are cells that no
-    /// writer ever took; the next writer takes one of those.
+    /// Emptied, and its slot taken away. So a version was lost, even if other cells were never
+    /// taken by a writer; the next writer takes such an unused cell.
     Trimmed = 4,
 }
 
@@ -217,19 +218,19 @@ impl CellState {
     }
 }
 
-/// One version of a row, as its CVT describes it.
+/// One version of a row, as described by a cell of the CVT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
     /// Version word of the cell.
     pub version: Version,
     /// State of the cell.
     pub state: CellState,
-    /// Offset of the bound record slot in the group's region; 0 if none is bound. A value always
-    /// has one.
+    /// Offset of the bound record slot in the group's region; 0 if no slot is bound. A value always
+    /// has a slot.
     pub record: u64,
     /// Length of the version's value in bytes; 0 for a tombstone.
     pub length: u32,
-    /// Cacheline version (LOTUS §7.1): number of writes of the cell, modulo 256. It stands at both
+    /// Cacheline version (LOTUS §7.1): number of writes of the cell, modulo 256. Stored at both
     /// ends of the cell, as a cheap first test for a torn read.
     pub writes: u8,
 }
@@ -262,8 +263,8 @@ impl Cell {
     /// Decodes the cell in `words`, which are [`CELL_WORDS`] long.
     ///
     /// # Errors
-    /// [`Torn`] if no writer ever left these three words side by side: the cacheline versions
-    /// differ, or the version word and the state contradict each other.
+    /// [`Torn`] if no writer ever stored these three words together: the cacheline versions differ,
+    /// or the version word and the state are contradictory.
     #[inline]
     pub fn decode(words: &[u64]) -> Result<Self, Torn> {
         let [version, place, size] = words else {
@@ -283,13 +284,14 @@ impl Cell {
         if whole { Ok(cell) } else { Err(Torn) }
     }
 
-    /// Cell that the next writer stores in its place, INVISIBLE until it commits.
+    /// Returns the cell that the next writer stores in this place, INVISIBLE until the writer
+    /// commits.
     ///
     /// `record` is the slot of the version's record; 0 for a deletion without one.
     ///
     /// # Panics
     /// If `record` is 0 and the version is a value, or the cell names a slot: the writer forgot to
-    /// reserve memory, or the deletion would be believed of a version that it displaces.
+    /// reserve memory, or a reader could apply the deletion to the displaced version.
     #[inline]
     #[must_use]
     pub fn taken_by(self, writer: TxnId, contents: Contents, record: u64) -> Self {
@@ -303,14 +305,14 @@ impl Cell {
         Self { version, state, record, length, writes: self.writes.wrapping_add(1) }
     }
 
-    /// The cell emptied and without its slot, which is free memory from then on.
+    /// Returns the cell emptied and without its slot, which is free memory from then on.
     #[inline]
     #[must_use]
     pub fn trimmed(self) -> Self {
         Self { state: CellState::Trimmed, record: 0, ..self.cleared() }
     }
 
-    /// The cell emptied, by an abort or by recovery.
+    /// Returns the cell as emptied by an abort or by recovery.
     #[inline]
     #[must_use]
     pub fn cleared(self) -> Self {
@@ -324,10 +326,10 @@ impl Cell {
     }
 }
 
-/// Contents that a write gives to a row.
+/// Contents of a row after a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contents {
-    /// A value of this many bytes.
+    /// A value.
     Value {
         /// Length of the value in bytes.
         length: u32,
@@ -347,16 +349,16 @@ impl Contents {
     }
 }
 
-/// Constant part of a CVT, which names its row.
+/// Constant part of a CVT, which identifies its row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CvtHeader {
-    /// Name of the row, and the mark that tells it from others of that name.
+    /// Name of the row, and the mark that distinguishes rows with the same name.
     pub name: RowName,
     /// The row's table.
     pub table: TableId,
     /// Number of cells that follow, and the words of their home slots.
     pub cvt: CvtShape,
-    /// Largest length of a value, in bytes, that any of the record slots can hold.
+    /// Largest length of a value, in bytes: the capacity of each record slot.
     pub value_limit: u32,
 }
 
@@ -367,7 +369,7 @@ pub enum Slot {
     Free,
     /// The CVT of the row that the header names.
     Used(CvtHeader),
-    /// An insert is landing, or the slot is being freed: read it again.
+    /// An insert is landing, or the slot is being freed: read the slot again.
     Torn,
 }
 
@@ -386,7 +388,7 @@ impl CvtHeader {
     /// Decodes the slot that begins with `words`.
     ///
     /// # Panics
-    /// If there are fewer than [`HEADER_WORDS`].
+    /// If `words` are fewer than [`HEADER_WORDS`].
     #[inline]
     pub fn decode(words: &[u64]) -> Slot {
         let [key, shape, last, ..] = *words else {
@@ -411,12 +413,12 @@ impl CvtHeader {
     }
 }
 
-/// The mark, and a check that binds it and the other words to each other; the top bit tells a used
-/// slot from a free one.
+/// Returns the header's last word: the mark, and a check over mark, key and shape. The top bit
+/// distinguishes used from free slots.
 #[inline]
 fn last_word(key: u64, shape: u64, mark: KeyMark) -> u64 {
     let mark = u64::from(mark.raw());
-    // The mark lies in the same word as its check, so it needs no mixing.
+    // The mark lies in the same word as its check, so the mark needs no mixing.
     let check = (hash(&[key, shape]) ^ mark) & (u64::MAX >> CHECK_BITS);
     CHECK_SET | mark << CHECK_BITS | check
 }
@@ -432,14 +434,14 @@ impl<'a> Cvt<'a> {
     /// CVT of this shape in `words`.
     ///
     /// # Panics
-    /// If `words` are not as many as the shape has.
+    /// If the number of `words` differs from the shape's.
     #[inline]
     pub fn new(words: &'a [u64], shape: CvtShape) -> Self {
         assert_eq!(words.len(), shape.words(), "words of a CVT of {} cells", shape.cells);
         Self { words, shape }
     }
 
-    /// All its words.
+    /// All words of the CVT.
     #[inline]
     pub const fn words(self) -> &'a [u64] {
         self.words
@@ -473,8 +475,8 @@ impl<'a> Cvt<'a> {
         self.words[HEADER_WORDS..].chunks_exact(self.shape.stride()).map(|cell| cell[0])
     }
 
-    /// Words of the home slot of cell `index`, if the CVT is at `offset` and that is the slot at
-    /// `record`; `None` if the record is elsewhere.
+    /// Words of the home slot of cell `index`, if `record` is the offset of that slot in a CVT at
+    /// `offset`; `None` if the record is elsewhere.
     #[inline]
     pub fn home_words(self, offset: u64, index: usize, record: u64) -> Option<&'a [u64]> {
         let home = self.shape.home(offset, index);

@@ -3,9 +3,9 @@
 //! # What this is
 //!
 //! One file per structure: [`cvt`] (a row's versions), [`bucket`] (CVTs that share a hash),
-//! [`record`] (one version's bytes), [`region`] (header and directory in front of everything else).
-//! `docs/memory-layout.md` draws them and names the writer of each word; the constants here are
-//! pinned by assertions that do not compile when drawing and code differ.
+//! [`record`] (one version's bytes), [`region`] (header and directory at the beginning of a
+//! region). `docs/memory-layout.md` draws the structures and names the writer of each word;
+//! compile-time assertions pin the constants to the drawings.
 //!
 //! # What it is not
 //!
@@ -14,9 +14,9 @@
 //!
 //! # Words
 //!
-//! Everything is a sequence of aligned 8-byte words, because that is what remote memory is: a word
-//! never tears, anything longer may (DESIGN §3). Fields inside a word are shifts, not structs, so
-//! that a field's place is written once, next to its name.
+//! Every structure is a sequence of aligned 8-byte words, the unit of remote memory: a word never
+//! tears, a longer access may (DESIGN §3). Fields inside a word are shifts, not structs, so that a
+//! field's place is written once, next to its name.
 
 pub mod bucket;
 pub mod cvt;
@@ -32,7 +32,7 @@ compile_error!("remote structures are little-endian words, and this host's words
 
 /// Version of every structure in this module, kept in a region's header page.
 ///
-/// It changes whenever a byte of any structure changes its place or its meaning.
+/// The version changes whenever a byte of a structure changes its place or its meaning.
 pub const FORMAT_VERSION: u64 = 11;
 
 /// Number of bytes of a word.
@@ -44,7 +44,7 @@ pub const LINE_BYTES: usize = 64;
 /// Bits of an offset in a cell or a bucket, which limit the size of a region.
 pub const OFFSET_BITS: u32 = 40;
 
-/// The words were being written while they were read: read them again.
+/// Torn read: the words were being written while they were read. The caller reads again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the words were being written while they were read")]
 pub struct Torn;

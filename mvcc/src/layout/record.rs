@@ -8,15 +8,16 @@
 //! primary key, padded with zeroes to 8 bytes | value, padded with zeroes to 8 bytes
 //! ```
 //! LOTUS puts a cacheline version at each 64-byte boundary of a record (§7.1); a one-byte counter
-//! wraps and a word is the unit that tears, so the checksum stands in for all of them. It covers
-//! writer and table and is seeded with the key: bytes of two writers, or of two rows, never add up.
-//! The key itself takes no word: the reader of a record knows which row it should be of.
+//! wraps and tearing happens between words, so a checksum replaces the cacheline versions. The
+//! checksum covers writer and table and is seeded with the key: mixed bytes of two writers, or of
+//! two rows, never match. The key itself is not stored: the reader of a record knows the expected
+//! row.
 //!
-//! The previous version is the newest committed one when the record was written, and the
-//! predecessor's offset is the slot that it had. The version tells whether a record is too new for
-//! the cell or link that led to it ([`crate::acceptance`]), both together give the place of an
-//! older version ([`crate::chain`]). The full primary key is there to tell two rows of one 64-bit
-//! name apart. Every structure of a slot lies within whole cache lines of its own.
+//! The previous version is the row's newest committed version when the record was written, and the
+//! predecessor's offset is that version's slot. The previous version shows whether a record is too
+//! new for the cell or link that led to it ([`crate::acceptance`]); version and offset together
+//! locate an older version ([`crate::chain`]). The full primary key distinguishes two rows with the
+//! same 64-bit name. A slot outside of a CVT consists of whole cache lines.
 
 use std::ops::Range;
 
@@ -38,8 +39,8 @@ pub const fn record_words(key_bytes: usize, value_bytes: usize) -> usize {
     RECORD_HEADER_WORDS + key_bytes.div_ceil(WORD_BYTES) + value_bytes.div_ceil(WORD_BYTES)
 }
 
-/// Number of bytes of a slot for records whose key and value have at most these many bytes: whole
-/// cache lines, so that writing one version never disturbs a reader of another.
+/// Number of bytes of a slot for records with keys and values up to these lengths: whole cache
+/// lines, so that writing one version never disturbs a reader of another version.
 #[inline]
 pub const fn slot_bytes(key_bytes: usize, value_bytes: usize) -> usize {
     (record_words(key_bytes, value_bytes) * WORD_BYTES).next_multiple_of(LINE_BYTES)
@@ -48,14 +49,15 @@ pub const fn slot_bytes(key_bytes: usize, value_bytes: usize) -> usize {
 const _: () = assert!(slot_bytes(8, 16) == 64, "a SmallBank record fills one line");
 const _: () = assert!(slot_bytes(8, 17) == 128);
 
-/// Writer of a record, version that it follows, and table of its row.
+/// Writer, previous version and table of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// Attempt that wrote it; `None` for the loader.
+    /// Attempt that wrote the record; `None` for the loader.
     pub writer: Option<TxnId>,
-    /// Newest committed version of the row when it was written; [`Timestamp::ZERO`] for none.
+    /// Newest committed version of the row when the record was written; [`Timestamp::ZERO`] for
+    /// none.
     pub previous: Timestamp,
-    /// Offset of that version's record slot in the group's region; 0 for none.
+    /// Offset of the previous version's record slot in the group's region; 0 for none.
     pub predecessor: u64,
     /// Table of the row.
     pub table: TableId,
@@ -66,8 +68,9 @@ impl RecordHeader {
     /// `words`, and returns its length in words. `None` is a deletion.
     ///
     /// # Panics
-    /// If they do not fit in `words`, if the predecessor's offset does not fit in 40 bits, or if
-    /// the writer is the transaction id 0, which marks the loader: attempts are numbered from 1.
+    /// If the record does not fit in `words`, if the predecessor's offset does not fit in 40 bits,
+    /// or if the writer is the transaction id 0, which marks the loader: attempts are numbered from
+    /// 1.
     #[inline]
     pub fn encode(
         &self,
@@ -103,20 +106,20 @@ impl RecordHeader {
     }
 }
 
-/// Checksum of a record; never 0, so that memory that was never written is no record.
+/// Checksum of a record; never 0, so that unwritten memory is not a valid record.
 #[inline]
 fn checksum(key: Key, words: &[u64]) -> u64 {
     hash_seeded(words, key.0).max(1)
 }
 
-/// Offset of the words of a record that [`glimpse`] looks at.
+/// Offset of the words of a record that [`glimpse`] reads.
 pub const GLIMPSE_OFFSET: u64 = 4 * WORD_BYTES as u64;
-/// Number of these words.
+/// Number of words of a record that [`glimpse`] reads.
 pub const GLIMPSE_WORDS: usize = 3;
 
-/// First word of the value in a record with a key of eight bytes at most, for estimates: no
-/// checksum is looked at, so the record may be another one of the same table, or a torn one. `None`
-/// where there is no value of this table.
+/// Returns the first word of the value in a record with a key of eight bytes at most, for
+/// estimates: the checksum is not verified, so the record may be torn or belong to another row of
+/// the table. `None` if the words are not a value of `table`.
 pub fn glimpse(table: TableId, words: &[u64]) -> Option<u64> {
     let &[head, _, first] = words else { return None };
     let fits = field(head, 0, 16) == u64::from(table.0)
@@ -137,8 +140,8 @@ impl<'a> Record<'a> {
     /// Decodes the record of row `key` at the front of `words`; the words after it are ignored.
     ///
     /// # Errors
-    /// [`Torn`] if it does not end within `words` or its checksum does not hold, as for the record
-    /// of another row.
+    /// [`Torn`] if the record does not end within `words` or the checksum does not match, as for
+    /// the record of another row.
     ///
     /// # Panics
     /// If `words` are fewer than [`RECORD_HEADER_WORDS`].
@@ -163,7 +166,7 @@ impl<'a> Record<'a> {
         Ok(Self { words: &words[..used], key_bytes, contents })
     }
 
-    /// Writer, version that it follows, and table of its row.
+    /// Writer, previous version and table.
     #[inline]
     pub fn header(&self) -> RecordHeader {
         let writer = self.words[1] & Timestamp::MAX.raw();
@@ -181,7 +184,7 @@ impl<'a> Record<'a> {
         Timestamp::new(self.words[2]).unwrap_or(Timestamp::MAX)
     }
 
-    /// Offset of that version's record slot in the group's region; 0 for none.
+    /// Offset of the previous version's record slot in the group's region; 0 for none.
     #[inline]
     pub fn predecessor(&self) -> u64 {
         field(self.words[3], 0, OFFSET_BITS)
@@ -202,7 +205,7 @@ impl<'a> Record<'a> {
     /// Primary key of the row.
     ///
     /// # Errors
-    /// If the stored key has an impossible length, which no writer leaves behind.
+    /// If the stored key has an impossible length, which no writer stores.
     pub fn primary_key(&self) -> Result<PrimaryKey, crate::key::KeyError> {
         let start = RECORD_HEADER_WORDS * WORD_BYTES;
         PrimaryKey::try_from(&self.words.as_bytes()[start..start + self.key_bytes])

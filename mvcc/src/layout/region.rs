@@ -12,20 +12,19 @@
 //! 69632  one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 0:24
 //! then   slabs, each at a multiple of 256 KiB
 //! ```
-//! The cursor only grows, by compare-and-swap on the primary of the group; a slab that it hands out
-//! is named in the directory before it is used, so that recovery can tell its owner. A slab of a
-//! dropped table is zeroed and marked [free](FREE_SLAB), and is handed out again by
-//! compare-and-swap of that word. Word `i` of
-//! the directory stands for the bytes from `i` times 256 KiB, the header's own slabs included, so
-//! that a slab's word is found by one shift.
+//! The cursor only grows, by compare-and-swap on the primary of the group. A newly allocated slab
+//! is entered in the directory before use, so that recovery can tell its owner. A slab of a dropped
+//! table is zeroed and marked [free](FREE_SLAB), and is reallocated by compare-and-swap of its
+//! directory word. Word `i` of the directory stands for the bytes from `i` times 256 KiB, the
+//! header's own slabs included, so that one shift finds a slab's word.
 //!
 //! Floors ([`crate::horizon`]) stand in the first group's region only, and are read from its
-//! primary only. A node writes its own; after a promotion it writes it again before it is missed.
-//! The same holds for loads. Beats, by which compute nodes show that they are alive, stand on every
-//! memory node, in the region of the group that it was the primary of at first.
+//! primary only. Each node writes its own floor, and after a promotion writes the floor again
+//! before it is missed. The same holds for loads. Beats, the signs of life of compute nodes, stand
+//! on every memory node, in the region of the group whose first primary the memory node was.
 //!
-//! Owners ([`OWNERS_OFFSET`]) stand in the first group's region as well, on every replica: the
-//! primary's decide, and the others follow before the new owner is told.
+//! Owners ([`OWNERS_OFFSET`]) also stand in the first group's region, on every replica: the
+//! primary's words are authoritative, and the backups follow before the new owner is told.
 
 use lotus_fabric::ids::{Incarnation, ShardId, TableId};
 use thiserror::Error;
@@ -34,36 +33,36 @@ use super::{FORMAT_VERSION, OFFSET_BITS, WORD_BYTES, field};
 
 /// Number of bytes of the header.
 pub const HEADER_BYTES: u64 = RATES_OFFSET + ShardId::COUNT as u64 * WORD_BYTES as u64;
-/// Number of bytes of a slab, and the alignment of each.
+/// Number of bytes of a slab, and its alignment.
 pub const SLAB_BYTES: u64 = 256 << 10;
 /// First word of every region: `LOTUSMEM` in memory order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"LOTUSMEM");
 /// Offset of the allocation cursor, in bytes.
 pub const CURSOR_OFFSET: u64 = 2 * WORD_BYTES as u64;
 
-/// Offset of the purge time, in bytes: every row that was purged was deleted at this time or
-/// before. It only grows, on every replica before anything is purged.
+/// Offset of the purge time, in bytes: every purged row was deleted at or before this time. The
+/// purge time only grows, on every replica before a row is purged.
 pub const PURGE_TIME_OFFSET: u64 = 4 * WORD_BYTES as u64;
-/// Offset of the memory node's life, in bytes: 0 for its first one. It stands in the region of the
-/// group that the node was the primary of at first, and is written last when blank memory is made
-/// ready.
+/// Offset of the memory node's life, in bytes: 0 for the first life. The word stands in the region
+/// of the group whose first primary the node was, and is written last when blank memory is
+/// initialised.
 pub const LIFE_OFFSET: u64 = 5 * WORD_BYTES as u64;
-/// Offset, in bytes, of the number of times that shards have changed owners. It is raised after
-/// each change, and makes its readers read the owners again.
+/// Offset, in bytes, of the counter of ownership changes. The counter is raised after each change
+/// of a shard's owner, and makes its readers read the owners again.
 pub const CHANGES_OFFSET: u64 = FLOORS_OFFSET - WORD_BYTES as u64;
-/// Offset of the first compute node's floor, in bytes; the others' follow.
+/// Offset of the array of floors of compute nodes, in bytes.
 pub const FLOORS_OFFSET: u64 = 1024;
-/// Number of compute nodes that there is room for.
+/// Number of compute nodes that the array has room for.
 pub const MAX_FLOORS: usize = 256;
-/// Offset of the first compute node's beat, in bytes; the others' follow.
+/// Offset of the array of beats of compute nodes, in bytes.
 pub const BEATS_OFFSET: u64 = FLOORS_OFFSET + (MAX_FLOORS * WORD_BYTES) as u64;
-/// Number of compute nodes that there is room for.
+/// Number of compute nodes that the array has room for.
 pub const MAX_BEATS: usize = 64;
-/// Offset of the first compute node's load, in bytes; the others' follow.
+/// Offset of the array of loads of compute nodes, in bytes.
 pub const LOADS_OFFSET: u64 = BEATS_OFFSET + (MAX_BEATS * WORD_BYTES) as u64;
-/// Offset of the word of the first shard's owner, in bytes; the others' follow.
+/// Offset of the array of owners of shards, in bytes.
 pub const OWNERS_OFFSET: u64 = LOADS_OFFSET + (MAX_BEATS * WORD_BYTES) as u64;
-/// Offset of the first shard's rate of requests, in bytes; the others' follow.
+/// Offset of the array of request rates of shards, in bytes.
 pub const RATES_OFFSET: u64 = OWNERS_OFFSET + ShardId::COUNT as u64 * WORD_BYTES as u64;
 
 const _: () = assert!(CURSOR_OFFSET == 16 && LIFE_OFFSET == 40);
@@ -75,14 +74,14 @@ const _: () = assert!(SLAB_BYTES.is_power_of_two() && HEADER_BYTES < SLAB_BYTES)
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// The first word is not [`MAGIC`]: this is not a region, or was never formatted. The
-    /// caller has the wrong address, or must format it.
+    /// The first word is not [`MAGIC`]: the memory is not a region, or was never formatted. The
+    /// caller has the wrong address, or must format the region.
     #[error("not a LOTUS region: the first word is {found:#018x}")]
     NotARegion {
         /// First word found.
         found: u64,
     },
-    /// Another version of this program formatted the region. The caller must use that one.
+    /// Another version of this program formatted the region. The caller must use that version.
     #[error("the region has format version {found}, this program reads {FORMAT_VERSION}")]
     OtherFormat {
         /// Format version found.
@@ -104,10 +103,10 @@ pub struct RegionLayout {
 }
 
 impl RegionLayout {
-    /// Layout of a region of `bytes` bytes; a rest that does not fill a slab is left unused.
+    /// Returns the layout of a region of `bytes` bytes; a rest smaller than a slab is unused.
     ///
     /// # Errors
-    /// [`RegionError::Size`] if that leaves no slab, or exceeds the 40 bits of an offset.
+    /// [`RegionError::Size`] if no slab fits, or the size exceeds the 40 bits of an offset.
     pub fn new(bytes: u64) -> Result<Self, RegionError> {
         let layout = Self { bytes };
         let fits = bytes <= 1 << OFFSET_BITS && layout.first_slab() + SLAB_BYTES <= bytes;
@@ -127,7 +126,7 @@ impl RegionLayout {
         (HEADER_BYTES + directory).next_multiple_of(SLAB_BYTES)
     }
 
-    /// End of the last whole slab: an allocation that passes it did not succeed.
+    /// End of the last whole slab: an allocation beyond this offset has failed.
     #[inline]
     pub const fn end(&self) -> u64 {
         self.bytes / SLAB_BYTES * SLAB_BYTES
@@ -135,15 +134,15 @@ impl RegionLayout {
 
     /// Number of slabs that only [overflow buckets](SlabKind::Overflow) may take.
     ///
-    /// A row that replaces a deleted one in a full region takes that one's slot, but its name may
-    /// belong to a full bucket of the index. A thirty-second of the slabs, rounded up; none in a
-    /// region of fewer than 16.
+    /// A new row in a full region can reuse the record slot of a deleted row, but its name may
+    /// belong to a full bucket of the index. The reserve is a thirty-second of the slabs, rounded
+    /// up; none in a region of fewer than 16 slabs.
     pub const fn reserved_slabs(&self) -> u64 {
         let slabs = (self.end() - self.first_slab()) / SLAB_BYTES;
         if slabs < 16 { 0 } else { slabs.div_ceil(32) }
     }
 
-    /// End of the last slab that the cursor may hand out for this use.
+    /// End of the last slab that the cursor may allocate for this use.
     pub const fn end_for(&self, kind: SlabKind) -> u64 {
         match kind {
             SlabKind::Overflow => self.end(),
@@ -151,8 +150,8 @@ impl RegionLayout {
         }
     }
 
-    /// Number of slabs marked free that this use leaves alone, with the cursor at `cursor`: those
-    /// that are missing from the reserve.
+    /// Number of slabs marked free that this use must not take, with the cursor at `cursor`: the
+    /// slabs missing from the reserve.
     pub fn kept_back(&self, kind: SlabKind, cursor: u64) -> u64 {
         match kind {
             SlabKind::Overflow => 0,
@@ -168,7 +167,7 @@ impl RegionLayout {
         HEADER_BYTES + offset / SLAB_BYTES * WORD_BYTES as u64
     }
 
-    /// Header words of a freshly formatted region; all else in it is zero.
+    /// Header words of a freshly formatted region; the remaining words are zero.
     pub const fn encode(&self) -> [u64; 4] {
         [MAGIC, FORMAT_VERSION, self.first_slab(), self.bytes]
     }
@@ -176,7 +175,7 @@ impl RegionLayout {
     /// Reads the layout of the region with these header words.
     ///
     /// # Errors
-    /// A [`RegionError`] that says why they are not a region's.
+    /// A [`RegionError`] that says why the words are not the header of a region.
     pub fn decode(words: [u64; 4]) -> Result<Self, RegionError> {
         match words {
             [MAGIC, FORMAT_VERSION, _, bytes] => Self::new(bytes),
@@ -207,12 +206,12 @@ pub const FREE_SLAB: u64 = 4;
 pub struct SlabEntry {
     /// Use of the slab, until its table is dropped (H13).
     pub kind: SlabKind,
-    /// Table that it belongs to, until that is dropped.
+    /// Table of the slab, until the table is dropped.
     pub table: TableId,
-    /// Life of the compute node that sub-allocates it, or adopted it.
+    /// Life of the compute node that sub-allocates or adopted the slab.
     pub owner: Incarnation,
-    /// Number of the allocation among the owner's, so that who repeats a swap whose answer was lost
-    /// knows its own entry. Has [`TAKE_BITS`] bits; the next number after the last is 0.
+    /// Number of the allocation among the owner's allocations, so that a node that repeats a swap
+    /// after a lost answer recognises its own entry. Has [`TAKE_BITS`] bits and wraps to 0.
     pub take: u32,
 }
 
@@ -228,7 +227,8 @@ impl SlabEntry {
         self.kind as u64 | table << 8 | owner << 24 | u64::from(self.take) << 40
     }
 
-    /// Decodes `word`; `None` if the slab was never taken or is free, or the word is no entry.
+    /// Decodes `word`; `None` if the slab was never taken or is free, or the word is not a valid
+    /// entry.
     #[inline]
     pub fn decode(word: u64) -> Option<Self> {
         let kind = match field(word, 0, 8) {

@@ -4,14 +4,14 @@ use super::TableSpec;
 use crate::key::PrimaryKey;
 
 impl TableSpec {
-    /// Number of the application's rows in a stored row with this value: those of a leaf if the
-    /// table is ordered, else one.
+    /// Number of the application's rows in a stored row with this value: the entries of a leaf in
+    /// an ordered table, otherwise 1.
     pub fn rows_in(&self, value: &[u8]) -> u64 {
         if self.ordered { lotus_tree::rows_in(value) } else { 1 }
     }
 
-    /// Visits the application's rows in a stored row, each as key and value: the entries of a leaf
-    /// if the table is ordered, else the row itself.
+    /// Visits the application's rows in a stored row as keys and values: the entries of a leaf in
+    /// an ordered table, otherwise the row.
     pub fn for_each_row(
         &self,
         key: &PrimaryKey,

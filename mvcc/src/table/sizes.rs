@@ -1,9 +1,9 @@
-//! Refusal of values and keys that their table has no room for.
+//! Errors for values and keys that are too long for their table.
 
 use lotus_fabric::ids::TableId;
 use thiserror::Error;
 
-/// A value or key that is too large for its table.
+/// A value or key that is too long for its table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum SizeError {
@@ -17,7 +17,7 @@ pub enum SizeError {
         /// Largest length in this table.
         limit: u32,
     },
-    /// The primary key exceeds the table's `key_bytes`; use a shorter one.
+    /// The primary key exceeds the table's `key_bytes`; use a shorter key.
     #[error("a primary key of table {} has at most {limit} bytes, not {bytes}", table.0)]
     Key {
         /// The table.

@@ -1,26 +1,27 @@
 //! Memory of dropped tables, and when it may serve other tables.
 //!
 //! # What it is
-//! A table is dropped in the list of tables first; that says nothing about who still reads or
-//! writes its memory. This part of the membership does, for one table after the other:
+//! A table is first dropped in the list of tables; the list does not say which nodes still read or
+//! write the table's memory. This part of the membership keeps track, for one table at a time:
 //!
 //! 1. Clearing [begins](Membership::begin_clearing). The epoch grows, and all live nodes stop,
-//!    finish and resume as for another set of memory nodes, though that stays the same. A node
-//!    that has stopped begins nothing more on the table; one that has acknowledged has nothing
-//!    under way on it, neither reads nor writes nor slabs.
-//! 2. When transactions [may resume](Membership::may_resume), no transaction of an expelled node
-//!    is in doubt either, so recovery needs the table no more. One member
+//!    finish and resume as for a change of the memory nodes, though the memory nodes stay the same.
+//!    A stopped node begins nothing more on the table; an acknowledged node has nothing under way
+//!    on the table, neither reads nor writes nor slabs.
+//! 2. When transactions [may resume](Membership::may_resume), no transaction of an expelled node is
+//!    in doubt either, so recovery needs the table no more. One member
 //!    [claims](Membership::claim_clearing) the work, and from then on the table's memory [is
-//!    nobody's](Membership::is_released). Its claim holds until it is expelled and all that it has
-//!    left is settled, so it is fenced everywhere when another member begins.
+//!    nobody's](Membership::is_released). The claim holds until the member is expelled and its work
+//!    is settled; hence the member is fenced everywhere before a successor begins.
 //! 3. When the slabs are zero and free on every replica, clearing
 //!    [ends](Membership::finish_clearing).
 //!
-//! No memory node joins between 1 and 3, nor does clearing begin while one joins: its directory is
-//! being copied.
+//! No memory node joins between 1 and 3, nor does clearing begin while a memory node joins: its
+//! directory is being copied.
 //!
 //! # What it is not
-//! It zeroes nothing; the engine does. The list of tables says for good that the memory is gone.
+//! This module zeroes nothing; the engine does. The list of tables records permanently that the
+//! memory is gone.
 
 use lotus_fabric::ids::{NodeId, TableId};
 use lotus_sabotage::{Rule, broken};
@@ -58,14 +59,14 @@ impl Membership {
         self.cleared
     }
 
-    /// Whether the memory of this table is nobody's any more because it is being given back.
-    /// Recovery leaves it alone.
+    /// Whether the memory of this table is released: being given back, and owned by no table any
+    /// more. Recovery leaves the memory alone.
     pub fn is_released(&self, table: TableId) -> bool {
         self.clearing.is_some_and(|now| now.table() == table && now.by.is_some())
     }
 
     /// Begins to give back the memory of a dropped table. `None` if `by` is not live, while another
-    /// table's is given back, and while the memory nodes in use are changing.
+    /// table is being cleared, and while the memory nodes in use are changing.
     #[must_use]
     pub fn begin_clearing(&self, by: NodeId, table: TableId) -> Option<Self> {
         let at_rest = self.clearing.is_none() && self.joining().next().is_none();
@@ -78,8 +79,8 @@ impl Membership {
         Some(next)
     }
 
-    /// Claims the work for `by`. `None` if there is none, if it is another live member's or `by`'s
-    /// already, or if some node may still use the table.
+    /// Claims the work for `by`. `None` if no table is being cleared, if a live member has the
+    /// claim already, or if some node may still use the table.
     #[must_use]
     pub fn claim_clearing(&self, by: NodeId) -> Option<Self> {
         let Clearing { table, by: holder } = self.clearing?;
@@ -93,7 +94,8 @@ impl Membership {
         Some(next)
     }
 
-    /// Ends the clearing of `table`, which `by` has done. `None` if that is not `by`'s.
+    /// Ends the clearing of `table`, which `by` has done. `None` if `by` does not hold the claim on
+    /// it.
     #[must_use]
     pub fn finish_clearing(&self, by: NodeId, table: TableId) -> Option<Self> {
         let mine = Some(Clearing { table: table.0, by: Some(by) });

@@ -1,22 +1,23 @@
-//! Compute nodes that do not reach each other, although both take part.
+//! Compute nodes with a cut path between them, although both take part.
 //!
 //! # What it is
 //! Beats go by memory nodes, so a path that is cut between two compute nodes silences neither: both
-//! stay members, and each waits for the other's locks, transactions of all nodes among them. So a
-//! node [reports](Membership::cut_off) the members that its messages do not reach, and when a cut
-//! has [lasted](crate::detector::Standoff) the others decide which node
-//! [gives way](Membership::who_gives_way): it is expelled, and recovered like any other.
+//! stay members, and each waits for the other's locks, transactions of all nodes among them. A node
+//! therefore [reports](Membership::cut_off) members not reached by its messages, and when a cut has
+//! [lasted](crate::detector::Standoff) the other members decide which node [gives
+//! way](Membership::who_gives_way): the chosen node is expelled, and recovered like after any
+//! expulsion.
 //!
 //! # Which node gives way
-//! The node with most cuts: one that reaches few is at fault more likely than all the others are,
-//! and fewest have to go. Among equals the youngest, so that the eldest, which issues timestamps,
-//! stays. One goes at a time, and with it all reports of it and about it; whether another has to go
-//! is decided anew. So the last of two that do not reach each other stays, and no node goes that
-//! reaches all members.
+//! The node with most cuts: a node reaching few members is more likely at fault than the rest, and
+//! the fewest nodes have to go. Among equals the youngest, because the eldest, which issues
+//! timestamps, should stay. One node goes at a time, and all reports by and about the node are
+//! dropped; the need for a further expulsion is decided anew. Of the last two nodes with a cut
+//! between them one stays, and a node reaching all members never goes.
 //!
-//! # What it is not
-//! Needed for safety. A report that is wrong costs a recovery; it is never more than a suspicion.
-//! Nor does it keep a node out: a node that returns looks first whether it reaches all members
+//! # Limits
+//! Safety does not need this module. A wrong report costs a recovery; it is never more than a
+//! suspicion. An expelled node may return: a returning node first checks its paths to all members
 //! (`engine/src/cluster/rejoin.rs`).
 
 use lotus_fabric::ids::NodeId;
@@ -27,9 +28,9 @@ use super::{Member, Membership};
 /// Report of compute node `by` that its messages do not reach compute node `to`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Cut {
-    /// The node that reports.
+    /// The reporting node.
     pub by: NodeId,
-    /// The node that it does not reach.
+    /// The unreached node.
     pub to: NodeId,
 }
 
@@ -45,8 +46,8 @@ impl Membership {
         &self.cuts
     }
 
-    /// Replaces the reports of `by`: its messages do not reach the nodes in `to`, and reach all
-    /// others. Nodes that are not members do not count. `None` if nothing changes.
+    /// Replaces the reports of `by`: its messages do not reach the nodes in `to`, and reach the
+    /// rest. Nodes that are not members do not count. `None` if nothing changes.
     #[must_use]
     pub fn cut_off(&self, by: NodeId, to: &[NodeId]) -> Option<Self> {
         if !self.is_live(by) {
@@ -60,7 +61,7 @@ impl Membership {
         (cuts != self.cuts).then(|| Self { cuts, ..self.clone() })
     }
 
-    /// Member that is to give way, if there are cuts.
+    /// Member that is to give way, if cuts are reported.
     pub fn who_gives_way(&self) -> Option<NodeId> {
         let missed = |one: &&Member| {
             let is_cut = |other: &&Member| {
@@ -73,16 +74,16 @@ impl Membership {
         (missed(&most) > 0).then_some(most.node)
     }
 
-    /// Expels the member that is to give way, on behalf of `by`, which has seen that these cuts
-    /// last. `None` if none of them is reported any more, or if `by` is the one to go: the others
-    /// decide that.
+    /// Expels the member that is to give way, on behalf of `by`, which has seen that the cuts in
+    /// `lasting` persist. `None` if none of the cuts is still reported, or if `by` itself is to go:
+    /// the rest decide on the expulsion.
     #[must_use]
     pub fn give_way(&self, by: NodeId, lasting: &[Cut]) -> Option<Self> {
         lasting.iter().find(|cut| self.cuts.contains(cut))?;
         self.expel(by, self.who_gives_way()?)
     }
 
-    /// Drops all reports of a node, and about it.
+    /// Drops all reports by and about a node.
     pub(super) fn forget_cuts(&mut self, node: NodeId) {
         self.cuts.retain(|cut| !cut.is_about(node));
     }

@@ -1,24 +1,24 @@
 //! Return of an expelled compute node, as a new life (H2, H4).
 //!
 //! # What it is
-//! A node has *lives*. Each has an [incarnation](Member::incarnation), larger than those of all
-//! earlier lives, and an [epoch](Member::joined) that began when it was taken in. A life is taken
-//! in at its predecessor's place, by one compare-and-swap: of two processes that want the same
-//! place, one gets it.
+//! A node has *lives*. Each life has an [incarnation](Member::incarnation), larger than the
+//! incarnations of all earlier lives, and an [epoch](Member::joined) that began when the life was
+//! taken in. A life is taken in at its predecessor's place, by one compare-and-swap: of two
+//! processes competing for a place, one succeeds.
 //!
 //! # When
-//! A node [may rejoin](Membership::may_rejoin) only after everything that expelled nodes left
-//! behind is settled, and all live nodes know of the expulsions. So nothing of the previous life is
-//! under way anywhere that counts, its log slots are free, and no node still drops its locks or
+//! A node [may rejoin](Membership::may_rejoin) only after all work left by expelled nodes is
+//! settled, and all live nodes know of the expulsions. By then no relevant operation of the
+//! previous life is under way, the log slots are free, and no node still drops the life's locks or
 //! serves its requests.
 //!
-//! # What follows
-//! It is a [newcomer](Membership::is_newcomer) until all live nodes, itself included, have
-//! acknowledged the epoch in which it was taken in. Until then it begins no transactions and is
-//! given no shards: some node may still regard it as expelled.
+//! # After the return
+//! The node is a [newcomer](Membership::is_newcomer) until all live nodes, itself included, have
+//! acknowledged the epoch in which the life was taken in. Until then the node begins no
+//! transactions and is given no shards: some node may still regard it as expelled.
 //!
-//! # What it is not
-//! A new place: the cluster keeps the number of places that it was founded with.
+//! # Limits
+//! No new places: the number of places stays as at the cluster's foundation.
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
 use lotus_sabotage::{Rule, broken};
@@ -36,8 +36,8 @@ impl Membership {
         self.live().any(|member| member.node == node && member.incarnation == life)
     }
 
-    /// Result of `decide`, made on behalf of this life of a node; `None` once this life is over,
-    /// even if another life has its place by then.
+    /// Result of `decide`, made on behalf of this life of a node; `None` once the life is over,
+    /// even if a later life has the place.
     pub fn decided_by(
         &self,
         (node, life): (NodeId, Incarnation),
@@ -46,8 +46,8 @@ impl Membership {
         if self.has_life(node, life) { decide(self) } else { None }
     }
 
-    /// Nodes with a life that is over, each with an epoch: verbs of earlier epochs must not take
-    /// effect anywhere any more.
+    /// Nodes with an ended life, and the epoch below which their verbs must not take effect any
+    /// more, at any memory node.
     pub fn refused(&self) -> impl Iterator<Item = (NodeId, Epoch)> {
         self.members.iter().filter_map(|member| match member.standing {
             Standing::Expelled { since, .. } => Some((member.node, since)),
@@ -64,8 +64,9 @@ impl Membership {
         out && (settled || broken(Rule::ReturnsWait))
     }
 
-    /// Takes in a new life at each of these expelled nodes and drops their old complaints. `None`
-    /// if any of them [may not return](Self::may_rejoin), or if there are no more incarnations.
+    /// Takes in a new life at every node of `nodes`, all expelled, and drops the nodes' old
+    /// complaints. `None` if a node [may not return](Self::may_rejoin), or if incarnations are
+    /// exhausted.
     #[must_use]
     pub fn rejoin(&self, nodes: &[NodeId]) -> Option<Self> {
         let mut next = self.clone();
@@ -81,7 +82,7 @@ impl Membership {
                 member.incarnation = incarnation;
             }
             member.joined = joined;
-            // It starts with this membership, so it knows all earlier losses.
+            // Starting with this membership, the new life knows all earlier losses.
             (member.acknowledged, member.stopped) = (self.epoch, self.epoch);
             member.standing = Standing::Live;
             next.complaints.retain(|one| one.by != *node);
@@ -90,27 +91,27 @@ impl Membership {
     }
 
     /// Like [`expel`](Self::expel), but only for the life that was taken in at epoch `joined`: a
-    /// suspicion may be older than the life that has the place by now.
+    /// suspicion may be older than the current life at the place.
     #[must_use]
     pub fn expel_life(&self, by: NodeId, suspect: NodeId, joined: Epoch) -> Option<Self> {
         let same = self.member(suspect).is_some_and(|member| member.joined == joined);
         self.expel(by, suspect).filter(|_| same || broken(Rule::SuspicionsNameALife))
     }
 
-    /// Incarnation larger than that of every life so far, so that later lives have larger numbers.
+    /// Incarnation larger than all incarnations used until now: later lives have larger numbers.
     fn next_incarnation(&self) -> Option<Incarnation> {
         let last = self.members.iter().map(|member| member.incarnation.raw()).max()?;
         Incarnation::new(last + 1)
     }
 
-    /// Whether a node is live, but not all live nodes have acknowledged it yet.
+    /// Whether a node is live, but not yet acknowledged by all live nodes.
     pub fn is_newcomer(&self, node: NodeId) -> bool {
         let joined = self.live().find(|member| member.node == node).map(|member| member.joined);
         joined.is_some_and(|joined| !self.live().all(|member| member.acknowledged >= joined))
     }
 
-    /// Incarnations of lives that are over, each with whether all its transactions are settled;
-    /// includes numbers that were never used.
+    /// Incarnations of ended lives, and whether all transactions of the life are settled; includes
+    /// numbers that were never used.
     pub fn over(&self) -> impl Iterator<Item = (Incarnation, bool)> {
         let last = self.members.iter().map(|member| member.incarnation.raw()).max().unwrap_or(0);
         (1..=last).filter_map(Incarnation::new).filter_map(|life| {
@@ -123,7 +124,7 @@ impl Membership {
         })
     }
 
-    /// Live members by incarnation: the one that was taken in first comes first.
+    /// Live members by incarnation, in ascending order: the member taken in first comes first.
     pub fn by_age(&self) -> Vec<&Member> {
         let mut live: Vec<&Member> = self.live().collect();
         live.sort_unstable_by_key(|member| member.incarnation);

@@ -1,24 +1,24 @@
 //! Memory nodes that were lost and come back with empty memory.
 //!
 //! # The stages of a return
-//! 1. One compute node readies its memory and writes a [`Life`] into it, a unique number. Each
-//!    compute node that reaches the memory node and reads that number [reports
+//! 1. A compute node prepares the memory node's memory and writes a [`Life`], a unique number.
+//!    Every compute node that reaches the memory node and reads the number [reports
 //!    it](Membership::found).
-//! 2. When all live nodes have, it *joins*: the epoch grows, and all nodes stop, finish and resume
-//!    as after a loss. From then on it gets every write, but does not count as a copy: no node
-//!    reads from it, no caller is told of a commit because this copy shows it, and it does not
-//!    count in the search for a group's last copy.
+//! 2. When all live nodes have reported, the memory node *joins*: the epoch grows, and all nodes
+//!    stop, finish and resume as after a loss. From then on the memory node gets every write, but
+//!    does not count as a copy: no node reads from it, no commit is reported to a caller because
+//!    this copy shows the commit, and the search for a group's last copy skips it.
 //! 3. Shard by shard it is [filled](Membership::copied).
-//! 4. When it has every shard that it is to have, it is *whole*: the epoch grows once more, and all
-//!    nodes turn to the placement in which it has its original place.
+//! 4. With its last shard the memory node is *whole*: the epoch grows once more, and all nodes turn
+//!    to the placement with the memory node in its original place.
 //!
-//! It may be lost at any time, and is then back before step 1.
+//! A loss at any stage puts the memory node back before step 1.
 //!
 //! # Telling lives apart
-//! The node that comes back may have its old memory, behind a process that was silent for long.
-//! None of that may ever be used: other nodes have written since. A life is made after a loss, and
-//! the loss comes after every earlier life; so [`Life::is_since`] tells them apart. The first life,
-//! with which the cluster began, has no number.
+//! A node that comes back may have old memory, behind a long silent process. Old memory may never
+//! be used: the cluster has written since. A life is made after a loss, and the loss comes after
+//! every earlier life; hence [`Life::is_since`] separates new memory from old. The first life, with
+//! which the cluster began, has no number.
 
 use lotus_fabric::ids::{Epoch, NodeId, ShardId};
 use lotus_router::Placement;
@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Membership;
 
-/// One life of a memory node: the epoch in which its memory was made ready, and a random number. As
-/// a word it is never 0.
+/// One life of a memory node: the epoch in which the memory was made ready, and a random number. As
+/// a word a life is never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Life(u64);
@@ -47,12 +47,12 @@ impl From<Life> for u64 {
 }
 
 impl Life {
-    /// A life that begins in `epoch`; `random` tells it from others of the same epoch.
+    /// A life that begins in `epoch`; `random` distinguishes lives of the same epoch.
     pub fn new(epoch: Epoch, random: u32) -> Self {
         Self(u64::from(epoch.0) << 32 | u64::from(random))
     }
 
-    /// The life that this word names; `None` for 0, the word of the first life.
+    /// The life encoded by a word; `None` for 0, the word of the first life.
     pub fn from_word(word: u64) -> Option<Self> {
         (word >> 32 != 0).then_some(Self(word))
     }
@@ -62,12 +62,13 @@ impl Life {
         self.0
     }
 
-    /// The epoch in which it began; of two lives of a memory node, the later one has the larger.
+    /// The epoch in which the life began; of two lives of a memory node, the later life has the
+    /// larger epoch.
     pub fn epoch(self) -> Epoch {
         Epoch((self.0 >> 32) as u32)
     }
 
-    /// Whether it began after the loss that began epoch `lost`.
+    /// Whether the life began after the loss that began epoch `lost`.
     pub fn is_since(self, lost: Epoch) -> bool {
         self.0 >> 32 >= u64::from(lost.0)
     }
@@ -87,26 +88,26 @@ pub struct Return {
 /// Progress of a memory node's return.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Stage {
-    /// Still lost; these compute nodes have found it.
+    /// Still lost; the compute nodes that have found it.
     Found(Vec<NodeId>),
-    /// Getting every write; these shards have been copied to it so far.
+    /// Getting every write; the shards copied until now.
     Joining(Copied),
-    /// Complete: it has all shards that it is to have.
+    /// Complete: no shard is missing.
     Whole,
 }
 
-/// Part that a memory node's process takes, by what it has lent.
+/// Role of a memory node's process, judged by the lent memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryPart {
     /// Its memory is in use, or new.
     InUse,
-    /// An earlier process was given up: this one waits to be taken in, with new memory.
+    /// An earlier process was given up: this process waits to be taken in, with new memory.
     Awaited,
     /// Its memory was given up, and is never used again: the process is to end.
     GivenUp,
 }
 
-/// Set of shards that have been copied to a memory node since it joined.
+/// Set of shards copied to a memory node since its joining.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Box<[u64]>", into = "Box<[u64]>")]
 pub struct Copied(pub(super) Box<[u64; Self::WORDS]>);
@@ -138,7 +139,7 @@ impl Copied {
         (number / u64::BITS as usize, 1 << (number % u64::BITS as usize))
     }
 
-    /// Whether this shard is in the set.
+    /// Whether the set contains a shard.
     pub fn contains(&self, shard: ShardId) -> bool {
         let (word, bit) = Self::bit(shard);
         self.0[word] & bit != 0
@@ -166,7 +167,7 @@ pub fn shards_on(node: NodeId, first: &Placement) -> impl Iterator<Item = ShardI
 }
 
 impl Membership {
-    /// Memory nodes that have been lost and come back.
+    /// Memory nodes that were lost and have come back.
     pub fn returns(&self) -> &[Return] {
         &self.returns
     }
@@ -176,20 +177,20 @@ impl Membership {
         self.returns.iter().filter(|one| matches!(one.stage, Stage::Joining(_)))
     }
 
-    /// Life of a memory node that is in use, if not its first. `None` also for one that is lost.
+    /// Life of a memory node in use, if not the first life. `None` also for a lost memory node.
     pub fn life_of(&self, node: NodeId) -> Option<Life> {
         let used = |one: &&Return| one.node == node && !matches!(one.stage, Stage::Found(_));
         self.returns.iter().find(used).map(|one| one.life)
     }
 
-    /// Epoch that a memory node's loss began, if it is lost.
+    /// Epoch that began with the loss of a memory node, if lost.
     pub fn loss_of(&self, node: NodeId) -> Option<Epoch> {
         self.lost.iter().find(|lost| lost.node == node).map(|lost| lost.since)
     }
 
-    /// Part of a memory node's process. A loss that began after epoch `own_after` is of the memory
-    /// that this process lends, an earlier one its predecessor's; `None` if it lends none, or if
-    /// the process cannot tell. An epoch of which it has read *after* it had lent memory is one.
+    /// Role of a memory node's process. `own_after` is an epoch read by the process *after* lending
+    /// memory; `None` if the process lends no memory, or cannot tell. A loss beginning after
+    /// `own_after` is a loss of this process's memory, an earlier loss a loss of its predecessor's.
     pub fn part_of(&self, node: NodeId, own_after: Option<Epoch>) -> MemoryPart {
         match self.loss_of(node) {
             None => MemoryPart::InUse,
@@ -205,9 +206,9 @@ impl Membership {
         self.loss_of(node).filter(|_| self.may_resume() && self.clearing.is_none())
     }
 
-    /// Records that `by` reaches a lost memory node and reads this life there; the last live node
-    /// to report makes it join. `None` if nothing changes, or if the life did not begin after the
-    /// loss.
+    /// Records that `by` reaches a lost memory node and reads `life` in its memory; the report of
+    /// the last live node makes it join. `None` if nothing changes, or if the life did not begin
+    /// after the loss.
     #[must_use]
     pub fn found(&self, by: NodeId, node: NodeId, life: Life) -> Option<Self> {
         let since = self.awaited(node)?;
@@ -222,7 +223,7 @@ impl Membership {
         });
         let one = &mut next.returns[place];
         if one.life != life {
-            // Nodes that found another life have to look again.
+            // Nodes that found another life must look again.
             (one.life, one.stage) = (life, Stage::Found(Vec::new()));
         }
         let Stage::Found(finders) = &mut one.stage else { return None };
@@ -238,8 +239,8 @@ impl Membership {
         (next != *self).then_some(next)
     }
 
-    /// Records that `by` has copied these shards to this life of a memory node. With the last shard
-    /// the node becomes whole. `None` if nothing changes.
+    /// Records that `by` has copied `shards` to this life of a memory node. With the last shard the
+    /// node becomes whole. `None` if nothing changes.
     #[must_use]
     pub fn copied(
         &self,

@@ -1,14 +1,14 @@
-//! Encodings of the types that keys are made of.
+//! Encodings of the types of key parts.
 
 use super::{KeyReader, KeyWriter, RowKey};
 use crate::error::Malformed;
 
-/// End of a string.
+/// Byte at the end of a string.
 const END: u8 = 0;
-/// Byte before a 1 that stands for a byte 0, or a 2 that stands for a byte 1.
+/// Escape byte: a following 1 encodes a byte 0, a following 2 a byte 1.
 const ESCAPE: u8 = 1;
 
-/// Length of two parts together, if both have one.
+/// Total length of two parts, if both have a limit.
 pub(super) const fn together(one: Option<u32>, other: Option<u32>) -> Option<u32> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one + other),
@@ -16,7 +16,8 @@ pub(super) const fn together(one: Option<u32>, other: Option<u32>) -> Option<u32
     }
 }
 
-/// Writes a string without its end, which is the beginning of all strings that begin with it.
+/// Writes a string without its end byte: the common prefix of every encoded string that begins with
+/// `string`.
 pub(super) fn begin_string(string: &[u8], to: &mut KeyWriter<'_>) {
     let mut rest = string;
     while let Some(at) = rest.iter().position(|byte| *byte <= ESCAPE) {

@@ -1,4 +1,4 @@
-//! Tuples of keys, and the ranges of ordered tables that hold all keys with the same first parts.
+//! Tuples of keys, and ranges of ordered tables with every key that has the same first parts.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -6,8 +6,8 @@ use super::parts::{begin_string, together};
 use super::{KeyBuffer, KeyReader, KeyWriter, RowKey};
 use crate::error::Malformed;
 
-/// The first parts of keys of type `K`: of a tuple its first part alone, or a tuple of the first
-/// two and more; of a text its beginning.
+/// A prefix of keys of type `K`. For a tuple: its first part, or a tuple of the first two or more
+/// parts. For a string: its beginning.
 ///
 /// ```
 /// use lotus_rows::KeyRange;
@@ -20,7 +20,7 @@ use crate::error::Malformed;
 /// # assert!(orders.from() < of_2024.from() && orders.until() > of_2024.until());
 /// ```
 pub trait PrefixOf<K> {
-    /// Writes the bytes with which all these keys begin, and no other ones.
+    /// Writes the bytes at the beginning of every key with the prefix, and of no other key.
     fn write_prefix(&self, to: &mut KeyWriter<'_>);
 }
 
@@ -30,7 +30,7 @@ impl PrefixOf<String> for str {
     }
 }
 
-/// Makes a key of a tuple.
+/// Implements `RowKey` for a tuple.
 macro_rules! tuple {
     ($($part:ident)*) => {
         impl<$($part: RowKey),*> RowKey for ($($part,)*) {
@@ -55,7 +55,7 @@ macro_rules! tuple {
     };
 }
 
-/// Makes prefixes of tuples: of the first parts, that of a tuple with the others.
+/// Implements `PrefixOf` for the first parts of a tuple.
 macro_rules! prefix {
     ($prefix:ty: $($first:ident)* | $($other:ident)*) => {
         impl<$($first: RowKey,)* $($other: RowKey),*> PrefixOf<($($first,)* $($other,)*)>
@@ -92,7 +92,7 @@ prefix!((A, B, C, D): A B C D | E);
 prefix!((A, B, C, D): A B C D | E F);
 prefix!((A, B, C, D, E): A B C D E | F);
 
-/// A range of keys as bytes: from a key on, up to but not including another one.
+/// A range of encoded keys, with an inclusive lower and an exclusive upper bound.
 #[derive(Clone, Debug)]
 pub struct KeyRange {
     from: KeyBuffer,
@@ -100,7 +100,7 @@ pub struct KeyRange {
 }
 
 impl KeyRange {
-    /// The bytes of a range of keys.
+    /// Encodes a range of keys.
     pub fn of<K: RowKey>(keys: &impl RangeBounds<K>) -> Self {
         let buffer = |key: &K| KeyBuffer::written(|to| key.write_key(to));
         let from = match keys.start_bound() {
@@ -116,24 +116,24 @@ impl KeyRange {
         Self { from, until }
     }
 
-    /// The range of all keys of type `K` with this prefix.
+    /// The range of the keys of type `K` with prefix `prefix`.
     pub fn prefix<K, P: PrefixOf<K> + ?Sized>(prefix: &P) -> Self {
         let from = KeyBuffer::written(|to| prefix.write_prefix(to));
         let until = from.clone().after_all_that_begin_so();
         Self { from, until }
     }
 
-    /// Least bytes of a key in the range.
+    /// Inclusive lower bound.
     pub fn from(&self) -> &[u8] {
         self.from.as_bytes()
     }
 
-    /// Least bytes above all keys of the range; `None` if it ends with the table.
+    /// Exclusive upper bound; `None` if the range ends with the table.
     pub fn until(&self) -> Option<&[u8]> {
         self.until.as_ref().map(KeyBuffer::as_bytes)
     }
 
-    /// The longest bound that was to be written, which may have been cut.
+    /// The longer bound, which may have been cut.
     pub(crate) fn longest(&self) -> &KeyBuffer {
         let bounds = self.until.iter().chain([&self.from]);
         bounds.max_by_key(|bound| bound.len()).unwrap_or(&self.from)
@@ -141,7 +141,8 @@ impl KeyRange {
 }
 
 impl KeyBuffer {
-    /// Least bytes above all that begin with these; `None` if there are none.
+    /// Least byte string above every byte string that begins with `self`; `None` if there is no
+    /// upper bound.
     fn after_all_that_begin_so(mut self) -> Option<Self> {
         let last = self.as_bytes().iter().rposition(|byte| *byte < u8::MAX)?;
         self.bytes[last] += 1;

@@ -5,7 +5,7 @@
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
-/// Explanation of `error`, or the text of `rustls` if there is none.
+/// Returns an explanation of `error`, or the text of `rustls` without an explanation.
 pub(super) fn why(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(found) => theirs(found),
@@ -18,11 +18,11 @@ pub(super) fn why(error: &Error) -> String {
     }
 }
 
-/// Explanation of this side's finding about the other's certificate.
+/// Explains the finding of the local side about the peer's certificate.
 fn theirs(found: &CertificateError) -> String {
     use CertificateError as Found;
     let what = match found {
-        // An authority with the same name and another key is another authority.
+        // An authority with the same name but a different key is a different authority.
         Found::UnknownIssuer | Found::BadSignature => "was signed by another authority",
         Found::Expired | Found::ExpiredContext { .. } => "has run out",
         Found::NotValidYet | Found::NotValidYetContext { .. } => "is not valid yet",
@@ -34,7 +34,7 @@ fn theirs(found: &CertificateError) -> String {
     format!("the other side's certificate {what}")
 }
 
-/// Explanation of the other side's alert about this side's certificate.
+/// Explains the peer's alert about the local certificate.
 fn ours(alert: AlertDescription) -> String {
     use AlertDescription as Said;
     match alert {

@@ -1,5 +1,4 @@
-//! The client: finds the node that a request belongs to, asks it, and tries again where that is
-//! safe.
+//! The client: finds the node for a request, sends the request, and retries where a retry is safe.
 
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -33,15 +32,15 @@ use lotus_protocol::table_shape::TableShape;
 /// Least time that a call waits for an answer beyond its time-out before its outcome counts as
 /// unknown: the server answers when the time is up, and the answer has to travel.
 const GRACE: Duration = Duration::from_millis(150);
-/// Time for which one node is asked for its directory: longer than servers wait for the authority.
+/// Time limit for a node's directory: longer than servers wait for the authority.
 const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
-/// Pause between two questions to a node that is doubted.
+/// Pause between two requests to a doubted node.
 const DOUBT_PAUSE: Duration = Duration::from_millis(500);
 /// Initial capacity for encoded arguments, in bytes: enough for most calls.
 const USUAL_BYTES: usize = 64;
 
-/// A cluster, as an application sees it. Cheap to clone; all clones share their connections, one to
-/// each compute node, which are made when they are needed. Must be used within a `tokio` runtime.
+/// A cluster, as an application sees it. Cheap to clone; all clones share the connections, made on
+/// demand, at most one per compute node. Must be used within a `tokio` runtime.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<ClientState>,
@@ -55,14 +54,14 @@ pub(crate) struct ClientState {
     nodes: NodeLinks,
     /// Number of the next interactive transaction.
     next_number: AtomicU32,
-    /// Weak handle for tasks, which keep no client alive.
+    /// Weak handle for tasks, so that tasks keep no client alive.
     this: Weak<Self>,
 }
 
 impl Client {
-    /// Connects to the first server that answers, and learns of all others from it. A server that
-    /// has not answered after a moment delays the others no longer. Where servers are there and
-    /// have no room for a newcomer at the moment, it is tried again for [`Config::timeout`].
+    /// Connects to the first server that answers, and learns the other servers from it. A server
+    /// that has not answered after a moment no longer delays the other servers. A server that is
+    /// running and has no room for a newcomer at the moment is tried again for [`Config::timeout`].
     ///
     /// # Errors
     /// [`ConnectError`] of the last server that has failed.
@@ -92,18 +91,18 @@ impl Client {
         }
     }
 
-    /// The table of this name, if the directory that was last fetched has one.
+    /// Returns the table of this name, if the last directory fetched has it.
     pub fn table(&self, name: &str) -> Option<TableId> {
         self.shared.map().table(name)
     }
 
-    /// All tables that the directory that was last fetched has, by name.
+    /// Returns all tables of the last directory fetched, sorted by name.
     pub fn tables(&self) -> Vec<Table> {
         self.shared.map().tables()
     }
 
-    /// Number of the table of this name; asks a server if the directory that was last fetched has
-    /// none. `None` if there is no such table.
+    /// Returns the number of the table of this name; asks a server if the last directory fetched
+    /// does not have the table. `None` if the table does not exist.
     ///
     /// # Errors
     /// As [`Self::refresh`].
@@ -115,24 +114,25 @@ impl Client {
         Ok(self.table(name))
     }
 
-    /// Creates an empty table, which all nodes serve from then on, and returns its number. If there
-    /// is one of the same name and shape, returns that one's; so it may be repeated, and several
-    /// applications may begin by it. The cluster's operator decides whether applications may create
-    /// tables (docs/operations.md).
+    /// Creates an empty table, which all nodes serve from then on, and returns its number. If a
+    /// table of the same name and shape exists, returns its number; so the call may be repeated,
+    /// and several applications may begin with it. The cluster's operator decides whether
+    /// applications may create tables (docs/operations.md).
     ///
     /// # Errors
-    /// [`CallError::Request`] if the specification is not valid. Else [`CallError::Failed`]:
+    /// [`CallError::Request`] if the specification is not valid. Otherwise [`CallError::Failed`]:
     /// [`Failure::MayNotCreate`], [`Failure::TableDiffers`], [`Failure::NoRoomForTable`],
     /// [`Failure::InvalidTable`] for a name that begins with `lotus.`, [`Failure::NoAuthority`], or
     /// [`Failure::Conflict`] while a memory node is lost or being filled: no table was created.
-    /// After [`CallError::Unknown`] it may have been, or may be yet: repeat it.
+    /// After [`CallError::Unknown`] the table may have been created, or may be yet: repeat the
+    /// call.
     pub async fn create_table(&self, spec: &TableSpec) -> Result<TableId, CallError> {
         spec.validate().map_err(|error| CallError::Request(error.to_string()))?;
         let shared = &self.shared;
         let target = Target::any(Kind::Serializable);
         let op = |_, timeout_us| Op::CreateTable { table: TableShape::of(spec), timeout_us };
         let timeout = shared.config.timeout;
-        // It has no further effect, but an answer is certain of its own try only.
+        // A repetition has no further effect, but an answer is certain of its own try only.
         let asked = shared.carry_out(target, Repetition::Once, timeout, op).await;
         let (_, answer) = asked?;
         match decode(&answer) {
@@ -146,29 +146,29 @@ impl Client {
         }
     }
 
-    /// Drops a table with all of its rows, at all nodes: from then on, whatever names it fails with
-    /// [`Failure::UnknownTable`]. Its memory is given back before this returns, or soon after. The
-    /// cluster's operator decides whether applications may drop tables (docs/operations.md).
+    /// Drops a table with all rows, on all nodes: from then on, every request naming the table
+    /// fails with [`Failure::UnknownTable`]. The table's memory is given back before this call
+    /// returns, or soon after. The cluster's operator decides whether applications may drop tables
+    /// (docs/operations.md).
     ///
-    /// It drops the table that has the name now, by its number. So it may be repeated by this
-    /// client, and never drops a table that another application has created meanwhile under the
-    /// same name.
+    /// The call drops the table that has the name now, by its number. So the client may repeat the
+    /// call, and never drops a table created meanwhile by another application under the same name.
     ///
     /// # Errors
-    /// [`CallError::Failed`]: [`Failure::MayNotDrop`], [`Failure::NotFound`] if there is no table
-    /// of this name, or [`Failure::Refused`] for one of the system or of the cluster file: nothing
-    /// was dropped. After [`CallError::Unknown`] it may have been: [`Self::refresh`], and see
-    /// whether there is a table of this name and number.
+    /// [`CallError::Failed`]: [`Failure::MayNotDrop`], [`Failure::NotFound`] if no table has this
+    /// name, or [`Failure::Refused`] for a table of the system or of the cluster file: nothing was
+    /// dropped. After [`CallError::Unknown`] the table may have been dropped: [`Self::refresh`],
+    /// and see whether a table with this name and number exists.
     pub async fn drop_table(&self, name: &str) -> Result<(), CallError> {
         let known = self.table(name);
         self.refresh().await?;
         let (shared, map) = (&self.shared, self.shared.map());
-        // Without its authority, a node may not know the tables of others.
+        // Without its authority, a node may not know tables created by other nodes.
         let table = map.table(name).or(known).map(|table| table.0);
         let target = Target::any(Kind::Serializable);
         let op = |_, timeout_us| Op::DropTable { name, table, timeout_us };
         let timeout = shared.config.timeout;
-        // It has no further effect: a number stands for one table.
+        // A repetition has no further effect: a number stands for one table.
         let asked = shared.carry_out(target, Repetition::Once, timeout, op).await;
         let (_, answer) = asked?;
         match decode(&answer) {
@@ -183,10 +183,10 @@ impl Client {
         }
     }
 
-    /// Fetches the directory again, to learn of tables and stored transactions added since then, at
-    /// whichever node. The server may wait for a tenth of a second, to read the list of tables for
-    /// several clients at once; if the authority, which keeps the list, does not answer it, tables
-    /// of other nodes may be missing.
+    /// Fetches the directory from any node, to learn of tables and stored transactions added since
+    /// the last fetch. The server may wait for a tenth of a second, to read the list of tables for
+    /// several clients at once; if the authority, which keeps the list, does not answer the server,
+    /// tables created by other nodes may be missing.
     ///
     /// # Errors
     /// [`CallError`] if no server answers.
@@ -194,7 +194,7 @@ impl Client {
         self.shared.refresh().await
     }
 
-    /// A call of the stored transaction of this name, sent when it is awaited.
+    /// Returns a call of the stored transaction of this name, sent when it is awaited.
     pub fn call<A: Serialize, R>(&self, procedure: &str, arguments: &A) -> Call<R> {
         let mut encoded = Vec::with_capacity(USUAL_BYTES);
         let encoding = frame::try_write(&mut encoded, arguments);
@@ -209,12 +209,13 @@ impl Client {
         }
     }
 
-    /// Final outcome of the call with this id: its result, or `None` if it has not committed and
-    /// now never will. Ask after errors whose [effect](CallError::effect) is unknown.
+    /// Returns the final outcome of the call with this id: its result, or `None` if the call has
+    /// not committed and now never will. Ask after errors whose [effect](CallError::effect) is
+    /// unknown.
     ///
     /// # Errors
-    /// [`CallError::Unsettled`] if it cannot be found out yet; ask again. [`CallError::Result`] if
-    /// the call has committed and its result does not decode as this type.
+    /// [`CallError::Unsettled`] if the outcome cannot be found out yet; ask again.
+    /// [`CallError::Result`] if the call has committed and its result does not decode as this type.
     pub async fn outcome<R: DeserializeOwned>(&self, id: CallId) -> Result<Option<R>, CallError> {
         let shared = &self.shared;
         let target = Target::any(Kind::Serializable);
@@ -230,19 +231,19 @@ impl Client {
         }
     }
 
-    /// An interactive transaction: its steps are taken here, one exchange for each. Nothing is sent
-    /// before its first execution or its commit.
+    /// Returns an interactive transaction: the application takes its steps, one exchange per step.
+    /// Nothing is sent before the first execution or the commit.
     ///
-    /// A step that meets a conflict is not retried, since only the application can take the earlier
-    /// steps again: its error says so ([`CallError::is_retryable`]). [`Client::run`] takes all of
-    /// them again by itself.
+    /// A step that meets a conflict is not retried, since only the application can repeat the
+    /// earlier steps; its error is [retryable](CallError::is_retryable). [`Client::run`] repeats
+    /// the whole transaction by itself.
     pub fn transaction(&self, kind: Kind) -> Transaction {
         Transaction::new(Arc::clone(&self.shared), kind, self.shared.timeout())
     }
 
-    /// A scan of a table: every row that exists at one moment, once, while transactions go on; of
-    /// an ordered table in order, or the rows of a range. Nothing is sent before its first page is
-    /// asked for.
+    /// Returns a scan of a table: every row that exists at one moment, once, while transactions go
+    /// on; of an ordered table in key order, or only the rows of a range. Nothing is sent before
+    /// the first page is asked for.
     pub fn scan(&self, table: TableId) -> Scan {
         Scan::new(Arc::clone(&self.shared), table)
     }
@@ -261,9 +262,9 @@ pub struct Call<R> {
 }
 
 impl<R: DeserializeOwned> Call<R> {
-    /// Names the first row that the transaction touches: it runs on the compute node that owns
-    /// that row's lock, where it costs no message (LOTUS §4.3). Read-only transactions, which take
-    /// no locks, run anywhere all the same.
+    /// Names the first row that the transaction touches: the transaction runs on the compute node
+    /// that owns this row's lock, where locking costs no message (LOTUS §4.3). Read-only
+    /// transactions, which take no locks, still run anywhere.
     pub fn at(mut self, table: TableId, key: impl Into<PrimaryKey>) -> Self {
         self.at = Some((table, key.into()));
         self
@@ -275,9 +276,9 @@ impl<R: DeserializeOwned> Call<R> {
         self
     }
 
-    /// Makes the call take effect once, however often it is called with this id; later calls return
-    /// the first one's result. The client then repeats it by itself where it might be lost. How
-    /// long a server remembers an id is its operator's setting (docs/clients.md).
+    /// Makes the call take effect once, however often it is made with this id; later calls return
+    /// the first call's result. The client then repeats a possibly lost call by itself. The time
+    /// for which a server remembers an id is its operator's setting (docs/clients.md).
     pub fn idempotent(mut self, id: impl Into<CallId>) -> Self {
         self.id = Some(id.into());
         self
@@ -338,14 +339,14 @@ pub(crate) struct Target {
     pub(crate) kind: Kind,
     /// Shard of the first row: its owner is asked first.
     pub(crate) shard: Option<u16>,
-    /// Node that is asked first if no owner is; `None` for any.
+    /// Node that is asked first if no owner is asked; `None` for any node.
     pub(crate) near: Option<usize>,
-    /// Time that one node has to answer, if it is not all there is.
+    /// Time that one node has to answer, if shorter than the whole time limit.
     pub(crate) patience: Option<Duration>,
 }
 
 impl Target {
-    /// Any node.
+    /// Returns the target for any node.
     pub(crate) const fn any(kind: Kind) -> Self {
         Self { kind, shard: None, near: None, patience: None }
     }
@@ -360,25 +361,25 @@ impl ClientState {
         self.env.now()
     }
 
-    /// Time limit of calls that set none of their own.
+    /// Returns the time limit of calls without a limit of their own.
     pub(crate) const fn timeout(&self) -> Duration {
         self.config.timeout
     }
 
-    /// A number for an interactive transaction; it wraps around after four billion.
+    /// Returns a number for an interactive transaction; it wraps around after four billion.
     pub(crate) fn next_number(&self) -> u32 {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number for the attempts of an interactive transaction, and a node for those that may run
-    /// on any.
+    /// Returns a number for the attempts of an interactive transaction, and a node for attempts
+    /// that may run on any node.
     pub(crate) fn lineage(&self) -> Lineage {
         let near = self.random(self.nodes.count() as u64) as usize;
         Lineage { number: self.next_number(), near }
     }
 
-    /// Sends a request until it has a final answer. `op` builds it from the shard whose owner is
-    /// asked, if one is, and the time that is left, in microseconds.
+    /// Sends a request until it has a final answer. `op` builds the request from the shard, if the
+    /// shard's owner is asked, and the remaining time in microseconds.
     pub(crate) async fn carry_out<'a>(
         &self,
         target: Target,
@@ -397,7 +398,7 @@ impl ClientState {
             if left.is_zero() {
                 return Err(tries.at_last(obstacle));
             }
-            // A node that was connected to has told a newer one.
+            // Connecting to a node may have brought a newer map.
             let map = self.map();
             let shard = target.shard.filter(|_| target.kind != Kind::ReadOnly);
             let owner = shard.and_then(|shard| map.owner(shard));
@@ -411,14 +412,15 @@ impl ClientState {
                 now = self.env.now();
                 continue;
             };
-            // Only the presumed owner checks that it owns the shard; a stand-in serves any.
+            // Only the presumed owner checks its ownership of the shard; a stand-in serves any
+            // shard.
             let asked = shard.filter(|_| preferred && owner.is_some());
             let until = target.patience.map_or(deadline, |each| deadline.min(now.after(each)));
             let op = || {
                 let left = deadline.since(self.env.now()).as_micros();
                 op(asked, u32::try_from(left).unwrap_or(u32::MAX))
             };
-            // Another node may be reached, if this one is not.
+            // Leaves time for another node if this node cannot be reached.
             let connecting = if nodes > 1 { left / 2 } else { left };
             let address = &map.nodes[node];
             let answered = self.try_once(node, address, connecting, op, until.after(GRACE)).await;
@@ -443,7 +445,7 @@ impl ClientState {
                 }
                 Next::Reroute { shard, owner, epoch } => {
                     map.learn(shard, owner, epoch);
-                    // No owner, or two nodes that name each other: give them time.
+                    // No owner, or two nodes naming each other as owner: give the nodes time.
                     if owner.is_none() || map.owner(shard) == Some(node) {
                         self.pause(&mut pauses).await;
                     }
@@ -459,7 +461,7 @@ impl ClientState {
 
     /// Fetches the directory again.
     async fn refresh(&self) -> Result<(), CallError> {
-        // A directory is told soon, or by another node.
+        // A node sends the directory soon, or another node will.
         let target = Target { patience: Some(DIRECTORY_PATIENCE), ..Target::any(Kind::ReadOnly) };
         let timeout = self.config.timeout;
         let op = |_, _| Op::Directory;
@@ -474,9 +476,9 @@ impl ClientState {
         self.take_in(*directory)
     }
 
-    /// Takes in a directory; returns whether it may be this cluster's.
+    /// Takes in a directory; returns whether it may belong to this cluster.
     fn take_in(&self, directory: Directory) -> bool {
-        // Connections are made for as many nodes as there were.
+        // The number of connections is fixed, one per node of the first directory.
         let is_same = directory.nodes.len() == self.nodes.count();
         if is_same {
             let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -485,20 +487,23 @@ impl ClientState {
         is_same
     }
 
-    /// Doubts a node that did not answer in time or could not be reached: requests avoid it, and a
-    /// task learns the owners of its shards from the others, until it has answered again.
+    /// Doubts a node that did not answer in time or could not be reached: requests avoid the node,
+    /// and a task learns the owners of its shards from other nodes, until the node has answered
+    /// again.
     fn doubt(&self, node: usize) {
         if self.nodes.doubt(node, self.env.now()) {
             tokio::spawn(look_after(Weak::clone(&self.this), node));
         }
     }
 
-    /// Index of the node at the other end of a connection, unless there is a newer one.
+    /// Returns the index of the node at the other end of a connection, unless the node has a newer
+    /// connection.
     pub(crate) fn node_of(&self, connection: &Connection) -> Option<usize> {
         self.nodes.at_end_of(connection)
     }
 
-    /// Sends the next step of an interactive transaction, or request of a scan, on its connection.
+    /// Sends the next step of an interactive transaction, or the next request of a scan, on its
+    /// connection.
     pub(crate) async fn ask(
         &self,
         connection: &Connection,
@@ -512,7 +517,7 @@ impl ClientState {
         answered
     }
 
-    /// Error of a request without an answer that had no effect, or has none any more.
+    /// Returns the error of a request without an answer that had no effect, or has none any more.
     pub(crate) fn effectless(&self, unanswered: Unanswered) -> CallError {
         match unanswered {
             Unanswered::TooLong(bytes) => CallError::Request(too_long(bytes, &self.config)),
@@ -523,7 +528,8 @@ impl ClientState {
         }
     }
 
-    /// Asks a node, which may be connected within `connecting`, and answers until `until`.
+    /// Sends a request to a node once: connects within `connecting`, and waits for the answer until
+    /// `until`.
     async fn try_once<'o>(
         &self,
         node: usize,
@@ -565,12 +571,12 @@ impl ClientState {
     }
 }
 
-/// Fetches directories of the others while a node is doubted, and asks it for one; trusts it when
-/// it has told one.
+/// Fetches directories from the other nodes while a node is doubted, and asks the doubted node for
+/// a directory; trusts the node once it has sent its directory.
 async fn look_after(client: Weak<ClientState>, node: usize) {
     while let Some(shared) = client.upgrade() {
         shared.nodes.doubt(node, shared.now());
-        // Without any, the map stays as it is.
+        // Without a directory, the map stays as it is.
         let _ = shared.refresh().await;
         let map = shared.map();
         let until = shared.now().after(DIRECTORY_PATIENCE);
@@ -592,7 +598,7 @@ enum Unreached {
     Late,
 }
 
-/// Sentence about a request that is longer than servers take.
+/// Returns a sentence about a request longer than servers take.
 fn too_long(bytes: usize, config: &Config) -> String {
     format!("it has {bytes} bytes, where a request has {} at most", config.request_bytes)
 }

@@ -14,20 +14,20 @@ use lotus_protocol::link::{self, Bounds, Outbox, Patience, Receiver};
 use lotus_protocol::messages::{self, ANSWER_BYTES, Directory, Garbage, Op};
 use lotus_protocol::stream::{Obstacle, Stream};
 
-/// Request number for messages that need no answer.
+/// Request number for messages whose answer is ignored.
 const UNASKED: u32 = u32::MAX;
 /// Interval of the check for requests past their deadline. Requests are many and time-outs rare, so
 /// one timer serves a whole connection.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A connection. It lives as long as its loop runs, which is until either side closes it.
+/// A connection. It lives as long as its loop runs, until either side closes the connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     outbox: Outbox,
     /// Waiters by request number; `None` once the connection is lost. A number is free again when
-    /// its answer has come, wanted or not.
+    /// its answer has arrived, wanted or not.
     waiting: Mutex<Option<Slab<Waiter>>>,
-    /// One permit for each request that the server allows in flight.
+    /// One permit per request that the server allows in flight.
     permits: Semaphore,
     /// Longest request that the server takes, in bytes.
     request_bytes: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Connection {
 /// A caller that waits for an answer.
 #[derive(Debug)]
 struct Waiter {
-    /// `None` once its deadline has passed.
+    /// `None` once the deadline has passed.
     sender: Option<oneshot::Sender<Vec<u8>>>,
     until: Nanos,
 }
@@ -46,8 +46,8 @@ struct Waiter {
 pub(crate) enum Unanswered {
     /// The connection was lost, or time ran out, before the request was queued.
     NotSent,
-    /// The request has so many bytes, more than servers take, and was not sent: the server would
-    /// end the connection, and with it all other requests.
+    /// The request is longer than servers take, with this number of bytes, and was not sent: the
+    /// server would end the connection, and with it all other requests.
     TooLong(usize),
     /// The connection was lost after the request was queued.
     Lost,
@@ -69,7 +69,7 @@ impl Connection {
             Ok(Err(Obstacle::Refused(refusal))) => {
                 return Err(ConnectError::Refused { address: address.to_owned(), refusal });
             }
-            // TLS reports errors as `InvalidData`; the handshake inside it does not.
+            // TLS reports errors as `InvalidData`; the handshake inside TLS does not.
             Ok(Err(Obstacle::Broken(error))) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(ConnectError::Untrusted { address: address.to_owned(), error });
             }
@@ -95,15 +95,15 @@ impl Connection {
             let guard = LoseOnDrop(served);
             let mut answers = Answers(&guard.0);
             let outbox = &guard.0.outbox;
-            // The reason is dropped: callers that wait learn only that the connection is lost.
+            // The reason is dropped: waiting callers learn only that the connection is lost.
             link::run(&mut stream, outbox, &mut incoming, &mut answers, bounds).await;
         });
         Ok((connection, *directory))
     }
 
     /// Sends a request and returns its answer, a message to be decoded. Waits until `until`, and at
-    /// most [`LOOK`] longer. `op` builds the request when it is sent, which may be after a wait for
-    /// its turn: what it says of the time that is left is true then.
+    /// most [`LOOK`] longer. `op` builds the request at the time of sending, possibly after a wait
+    /// for a permit, so that the time limit in the request is accurate.
     pub(crate) async fn ask<'o>(
         &self,
         op: impl FnOnce() -> Op<'o>,
@@ -131,19 +131,19 @@ impl Connection {
             self.lock().as_mut().and_then(|waiting| waiting.try_remove(number as usize));
             return Err(Unanswered::TooLong(bytes));
         }
-        // `Answers::receive` gives it back with the answer.
+        // `Answers::receive` returns the permit with the answer.
         permit.forget();
         let mut begun = Begun { connection: self, number: begun_by(&op) };
         let answer = answer.await;
         if answer.is_ok() {
-            // The caller ends it from now on.
+            // From now on the caller ends the transaction or scan.
             begun.number = None;
         }
         let lost = |_| if env.now() < until { Unanswered::Lost } else { Unanswered::Late };
         answer.map_err(lost)
     }
 
-    /// Queues a request; returns its size instead if it is longer than the server takes.
+    /// Queues a request; returns its size instead if the request is longer than the server takes.
     fn send(&self, number: u32, op: &Op<'_>) -> Result<Option<usize>, Unanswered> {
         let mut too_long = None;
         let pushed = self.outbox.push(|out| {
@@ -160,11 +160,11 @@ impl Connection {
 
     /// Sends a request and ignores its answer.
     pub(crate) fn tell(&self, op: &Op<'_>) {
-        // If the connection is lost the server notices by itself.
+        // If the connection is lost, the server notices without this message.
         let _ = self.outbox.push(|out| messages::send(out, UNASKED, op));
     }
 
-    /// Writes what is queued, then closes the connection.
+    /// Writes the queued messages, then closes the connection.
     pub(crate) fn close(&self) {
         self.outbox.close();
     }
@@ -190,7 +190,7 @@ impl Connection {
     }
 }
 
-/// Number of the transaction or scan that a request begins.
+/// Returns the number of the transaction or scan that a request begins.
 const fn begun_by(op: &Op<'_>) -> Option<u32> {
     match op {
         Op::Step(step) if step.begin.is_some() => Some(step.txn),
@@ -199,9 +199,9 @@ const fn begun_by(op: &Op<'_>) -> Option<u32> {
     }
 }
 
-/// Guard of a request that begins a transaction or a scan. If its caller goes away before there is
-/// an answer, nobody else knows of what it has begun: the server would keep locks, or a snapshot,
-/// until its limit for idle clients.
+/// Guard of a request that begins a transaction or a scan. If the caller goes away before the
+/// answer, no other code knows of the transaction or scan: the server would keep its locks, or its
+/// snapshot, until the limit for idle clients.
 struct Begun<'c> {
     connection: &'c Connection,
     number: Option<u32>,
@@ -215,7 +215,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// Hands each answer to its waiter.
+/// Hands every answer to its waiter.
 struct Answers<'c>(&'c Connection);
 
 impl Receiver for Answers<'_> {
@@ -234,7 +234,7 @@ impl Receiver for Answers<'_> {
     }
 }
 
-/// Fails all waiting requests when the connection's loop ends, however it ends.
+/// Fails all waiting requests when the connection's loop ends, for any reason.
 struct LoseOnDrop(Arc<Connection>);
 
 impl Drop for LoseOnDrop {

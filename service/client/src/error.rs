@@ -1,4 +1,4 @@
-//! Errors of a client's requests, and what each says about the request's effect.
+//! Errors of a client's requests, and the effect of the failed request.
 
 use serde::de::DeserializeOwned;
 
@@ -8,49 +8,50 @@ use lotus_protocol::messages::Failure;
 use lotus_rows::RowError;
 use lotus_rows::path::PathError;
 
-/// Failure of a call or of an interactive transaction. [`CallError::effect`] says what it has
-/// changed.
+/// Failure of a call or of an interactive transaction. [`CallError::effect`] says what the failed
+/// request has changed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The transaction's own code gave up, with an error that the application decodes.
     #[error("the transaction was rejected by its own code")]
     Rejected(Rejection),
-    /// The server's failure. What could be cured by trying again was tried while there was time.
+    /// The server's failure. Retryable failures were retried as long as time allowed.
     #[error(transparent)]
     Failed(#[from] Failure),
     /// The transaction may or may not have committed, and may commit yet: the connection was lost,
     /// or time ran out, while it might have been committing.
     #[error("the outcome is unknown")]
     Unknown,
-    /// No compute node could be reached in time. Nothing was begun that might commit.
+    /// No compute node could be reached in time. No transaction was begun that might commit.
     #[error("no compute node can be reached: {0}")]
     Unreachable(String),
     /// The arguments do not encode, or the key is not valid. Nothing was sent.
     #[error("the request cannot be sent: {0}")]
     Request(String),
-    /// A key or value does not fit its type or its table (`lotus_rows`). Nothing was changed by it.
+    /// A key or value does not fit the type or the table (`lotus_rows`). The operation changed
+    /// nothing.
     #[error(transparent)]
     Row(#[from] RowError),
-    /// A row of an access path cannot be read or changed so ([`path`](crate::path)). Nothing was
-    /// changed by it.
+    /// A row of an access path cannot be read or changed in this way ([`path`](crate::path)). The
+    /// operation changed nothing.
     #[error(transparent)]
     Path(#[from] PathError),
     /// The transaction has committed, and its result does not decode as the type asked for.
     #[error("the result does not decode: {0}")]
     Result(String),
-    /// The server's answer does not fit the request: client and server are not compatible. What the
-    /// request has changed is unknown.
+    /// The server's answer does not fit the request: client and server are not compatible. The
+    /// effect of the request is unknown.
     #[error("the server's answer makes no sense")]
     Protocol,
-    /// The outcome of a call was asked for ([`Client::outcome`](crate::Client::outcome)), and could
-    /// not be found out. Ask again.
+    /// The outcome of a call, asked for with [`Client::outcome`](crate::Client::outcome), could not
+    /// be found out. Ask again.
     #[error("what became of the call could not be found out: {0}")]
     Unsettled(Box<Self>),
 }
 
 impl CallError {
-    /// Effect of the failed request.
+    /// Returns the effect of the failed request.
     pub const fn effect(&self) -> Effect {
         match self {
             Self::Failed(failure) => failure.effect(),
@@ -64,10 +65,10 @@ impl CallError {
         }
     }
 
-    /// Whether the request certainly had no effect, and the same request may succeed as a new one:
-    /// after a conflict, or where a node was out of reach, or had no room. Calls and
-    /// [`Client::run`](crate::Client::run) have tried again by themselves while there was time; the
-    /// steps of [`Client::transaction`](crate::Client::transaction) have not.
+    /// Whether the request certainly had no effect, and may succeed if sent as a new request: after
+    /// a conflict, or because a node was out of reach or had no room. Calls and
+    /// [`Client::run`](crate::Client::run) have already retried while there was time; the steps of
+    /// [`Client::transaction`](crate::Client::transaction) have not.
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Failed(failure) => failure.is_retryable(),
@@ -89,7 +90,7 @@ impl CallError {
 pub struct Rejection(pub(crate) Box<[u8]>);
 
 impl Rejection {
-    /// The error, if it is of this type.
+    /// Decodes the error as type `E`; `None` if it does not decode.
     pub fn decode<E: DeserializeOwned>(&self) -> Option<E> {
         postcard::from_bytes(&self.0).ok()
     }
@@ -102,27 +103,27 @@ pub enum ConnectError {
     /// `Config::servers` is empty.
     #[error("no address of a server was given")]
     NoAddress,
-    /// The last server that was tried does not admit this client.
+    /// The last server tried does not admit this client.
     #[error("{address} refuses: {refusal}")]
     Refused {
-        /// Its address.
+        /// Address of the server.
         address: String,
         /// The server's reason.
         refusal: Refusal,
     },
-    /// TLS failed with the last server that was tried, or that server speaks another protocol;
-    /// correct the certificates.
+    /// TLS failed with the last server tried, or the server speaks another protocol; correct the
+    /// certificates.
     #[error("{address} and this application do not trust each other: {error}")]
     Untrusted {
-        /// Its address.
+        /// Address of the server.
         address: String,
         /// The error that TLS reports.
         error: std::io::Error,
     },
-    /// The last server that was tried could not be reached.
+    /// The last server tried could not be reached.
     #[error("{address} cannot be reached: {error}")]
     Unreachable {
-        /// Its address.
+        /// Address of the server.
         address: String,
         /// The system's error.
         error: std::io::Error,
@@ -130,8 +131,9 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether a server is there that had no room for this client when many came: it closed the
-    /// connection before its handshake was over, or its queue of connections was full.
+    /// Whether the server is running and had no room for this client among many newcomers: the
+    /// server closed the connection before the handshake was over, or its queue of connections was
+    /// full.
     pub(crate) fn is_for_a_crowd(&self) -> bool {
         use std::io::ErrorKind as Kind;
         let Self::Unreachable { error, .. } = self else { return false };

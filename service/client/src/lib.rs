@@ -1,26 +1,25 @@
 //! Client library: transactions from another process.
 //!
 //! # What it is
-//! [`Client`], with which an application calls stored transactions by name, runs interactive ones,
-//! scans and creates tables, over one connection to each compute node. Both ends speak
-//! `lotus-protocol`.
+//! [`Client`], with which an application calls stored transactions by name, runs interactive
+//! transactions, scans and creates tables, over one connection to each compute node. Client and
+//! server speak `lotus-protocol`.
 //!
 //! # What it is not
-//! It runs no transaction, holds no lock and caches no data. It depends on none of the crates that
-//! do: of the engine it knows how a key leads to a shard (LOTUS §4.2) and what a table's
-//! specification is, and nothing else.
+//! The library runs no transaction, holds no lock and caches no data, and depends on no crate that
+//! does. Of the engine, the library knows only how a key leads to a shard (LOTUS §4.2) and what a
+//! table's specification is.
 //!
 //! # Ownership
-//! A [`Client`] owns its connections, each driven by one task, and knows which nodes it doubts; a
-//! connection owns the table of
-//! waiting requests; a [`Transaction`] owns what it has read. `map` and `retry` decide, `client`
-//! sends.
+//! A [`Client`] owns the connections, with a task per connection, and the list of doubted nodes; a
+//! connection owns the table of waiting requests; a [`Transaction`] owns the values read. `map` and
+//! `retry` decide, `client` sends.
 //!
 //! # Outcomes
 //! A body given to [`Client::run`] commits by returning `Ok`, and is run again after conflicts.
 //! Every error says what the request has changed ([`CallError::effect`]): nothing, everything, or
-//! unknown which. A call with an id ([`Call::idempotent`]) can be repeated in any case, and
-//! [`Client::outcome`] finds out for good whether it committed (H21).
+//! unknown. A call with an id ([`Call::idempotent`]) can be repeated in any case, and
+//! [`Client::outcome`] finds out for good whether the call committed (H21).
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! A client's view of the cluster, and how it routes requests (LOTUS §4.3).
+//! A client's view of the cluster, and the routing of requests (LOTUS §4.3).
 //!
-//! Pure, except for one word per shard that is renewed when a server knows better. An old view does
-//! no harm: the server that is asked says so, and the request takes a detour.
+//! Pure, except for one word per shard that is updated from servers' reports. An old view does no
+//! harm: the server asked reports the right owner, and the request takes a detour.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -13,7 +13,7 @@ use lotus_mvcc::{Naming, PrimaryKey};
 
 use lotus_protocol::messages::{Directory, Kind, NameSecret, Owner, Table};
 
-/// Hasher of names and numbers that are looked up for each request.
+/// Hasher of names and numbers that every request looks up.
 type Fixed = BuildHasherDefault<AHasher>;
 
 /// Node number of a shard that has no owner.
@@ -27,7 +27,7 @@ pub(crate) struct Map {
     procedures: HashMap<String, Kind, Fixed>,
     /// One word per shard: epoch above, owner in the low 16 bits, so that the larger word is newer.
     owners: Box<[AtomicU64]>,
-    /// Naming of rows; `None` as long as there is no table.
+    /// Naming of rows; `None` as long as the cluster has no table.
     naming: Option<Naming>,
 }
 
@@ -43,14 +43,14 @@ impl Map {
         }
     }
 
-    /// This map with one more table.
+    /// Returns this map with one more table.
     pub(crate) fn with(&self, table: Table) -> Self {
         let mut map = self.copy();
         map.tables.insert(table.id, table);
         map
     }
 
-    /// This map without a table.
+    /// Returns this map without a table.
     pub(crate) fn without(&self, table: TableId) -> Self {
         let mut map = self.copy();
         map.tables.remove(&table.0);
@@ -58,7 +58,7 @@ impl Map {
     }
 
     fn copy(&self) -> Self {
-        // Relaxed: each word is complete by itself.
+        // Relaxed: a word is complete by itself.
         let word = |owner: &AtomicU64| AtomicU64::new(owner.load(Ordering::Relaxed));
         Self {
             nodes: self.nodes.clone(),
@@ -69,42 +69,44 @@ impl Map {
         }
     }
 
-    /// The table of this name.
+    /// Returns the table of this name.
     pub(crate) fn table(&self, name: &str) -> Option<TableId> {
         let mut tables = self.tables.values();
         tables.find(|table| table.name == name).map(|table| TableId(table.id))
     }
 
-    /// The name of a table; `None` if the table is unknown.
+    /// Returns the name of a table; `None` if the table is unknown.
     pub(crate) fn name_of(&self, table: TableId) -> Option<String> {
         Some(self.tables.get(&table.0)?.name.clone())
     }
 
-    /// All tables, by name.
+    /// Returns all tables, sorted by name.
     pub(crate) fn tables(&self) -> Vec<Table> {
         let mut tables: Vec<Table> = self.tables.values().cloned().collect();
         tables.sort_by(|one, other| one.name.cmp(&other.name));
         tables
     }
 
-    /// Isolation of a stored transaction, and whether it may write; `None` if the name is unknown.
+    /// Returns the isolation of a stored transaction, and whether it may write; `None` if the name
+    /// is unknown.
     pub(crate) fn kind(&self, procedure: &str) -> Option<Kind> {
         self.procedures.get(procedure).copied()
     }
 
-    /// Largest value of a table, in bytes; `None` if the table is unknown.
+    /// Returns the largest value of a table, in bytes; `None` if the table is unknown.
     pub(crate) fn record_bytes(&self, table: TableId) -> Option<usize> {
         Some(self.tables.get(&table.0)?.record_bytes as usize)
     }
 
-    /// The shard of a row; `None` if the table is unknown, or was the first of all and made since.
+    /// Returns the shard of a row; `None` if the table is unknown, or if it is the cluster's first
+    /// table and newer than the directory.
     pub(crate) fn shard(&self, table: TableId, key: &PrimaryKey) -> Option<u16> {
         let table = self.tables.get(&table.0)?;
         let name = self.naming?.name(key, table.critical_field(), table.shards.max(1));
         Some(name.key.shard().raw())
     }
 
-    /// Index of a shard's owner, as far as is known.
+    /// Returns the index of a shard's owner, as far as known.
     pub(crate) fn owner(&self, shard: u16) -> Option<usize> {
         // Relaxed: the word is complete by itself.
         let word = self.owners.get(usize::from(shard))?.load(Ordering::Relaxed);
@@ -124,7 +126,7 @@ fn pack(node: Option<u16>, epoch: u32) -> u64 {
     u64::from(epoch) << 16 | u64::from(node.unwrap_or(NOBODY))
 }
 
-/// Choice of the node for each try of one request.
+/// Choice of the node for the tries of one request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Route {
     /// Nodes that could not be reached, or are leaving.
@@ -136,13 +138,13 @@ pub(crate) struct Route {
 pub(crate) struct Choice {
     /// The node.
     pub(crate) node: usize,
-    /// Whether it is the preferred node, the only one that may answer that another owns the shard.
+    /// Whether the node is the preferred node, the only node that may answer `WrongOwner`.
     pub(crate) preferred: bool,
 }
 
 impl Route {
-    /// The preferred node, or the next one of `nodes` that is neither avoided nor `doubted`; if
-    /// there is none, one that is not avoided. `None` when all are.
+    /// Returns the preferred node, or the next node of `nodes` that is neither avoided nor
+    /// `doubted`; failing that, a node that is not avoided. `None` when all nodes are avoided.
     pub(crate) fn choose(
         &self,
         preferred: usize,
@@ -156,7 +158,7 @@ impl Route {
         Some(Choice { node, preferred: node == preferred })
     }
 
-    /// Makes `choose` skip this node.
+    /// Makes `choose` skip a node.
     pub(crate) fn avoid(&mut self, node: usize) {
         if !self.avoided.contains(&node) {
             self.avoided.push(node);

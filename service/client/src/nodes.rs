@@ -1,14 +1,14 @@
-//! Connections to the compute nodes, one to each, and which nodes are doubted.
+//! Connections to the compute nodes, at most one per node, and the doubted nodes.
 //!
 //! # Connecting
-//! A connection is made when it is needed, by a task of its own. All requests that need it
-//! meanwhile wait for that one attempt, each for as long as its own time allows, and share its
+//! A separate task makes a connection when a request needs it. Requests that need the connection
+//! meanwhile wait for the same attempt, within their own time limits, and share the attempt's
 //! failure.
 //!
 //! # Doubt
-//! A node that gave no answer in time, or could not be reached, is doubted: requests go elsewhere
-//! while there is another node, until it has answered again. It may stand still, be cut off or be
-//! dead; the cluster goes on without it, and so do its clients.
+//! A node that gave no answer in time, or could not be reached, is doubted: requests avoid the
+//! node, while there is another node, until it has answered again. The node may be stalled, cut off
+//! or dead; the cluster goes on without the node, and so do its clients.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,14 +21,14 @@ use crate::config::Config;
 use crate::connection::Connection;
 use lotus_protocol::messages::Directory;
 
-/// Time for which a node is doubted without further looks at it, as when a runtime has ended.
+/// Time after which a doubt ends unless renewed, for example because the runtime has ended.
 const DOUBT: Duration = Duration::from_secs(15);
 
-/// Result of an attempt to connect, for all requests that wait for it.
+/// Result of an attempt to connect, for all requests that wait for the attempt.
 type Attempted = Result<Arc<Connection>, Arc<str>>;
 
-/// Takes in the directory that a node tells when it is connected to. The cluster may have been
-/// started anew since the last one: shards have other owners then, in epochs that begin again.
+/// Takes in the directory that a node sends on connection. The cluster may have restarted since the
+/// last directory: a restart changes the shards' owners, and epochs begin again.
 pub(crate) type Told = Arc<dyn Fn(Directory) + Send + Sync>;
 
 /// The compute nodes, in the directory's order.
@@ -42,12 +42,12 @@ struct NodeLink {
     connection: Mutex<Option<Arc<Connection>>>,
     /// The last attempt to connect.
     attempt: Mutex<Option<watch::Receiver<Option<Attempted>>>>,
-    /// Time until which it is doubted.
+    /// Time until which the node is doubted.
     doubted: AtomicU64,
 }
 
 impl NodeLinks {
-    /// Links to as many nodes, with a connection to one of them.
+    /// Creates links to `count` nodes, with a connection to one of the nodes.
     pub(crate) fn new(
         count: usize,
         connected: usize,
@@ -66,17 +66,18 @@ impl NodeLinks {
         self.nodes.len()
     }
 
-    /// Index of the node at the other end of a connection, unless there is a newer one.
+    /// Returns the index of the node at the other end of a connection, unless the node has a newer
+    /// connection.
     pub(crate) fn at_end_of(&self, connection: &Connection) -> Option<usize> {
         let is_it = |known: &Arc<Connection>| std::ptr::eq(Arc::as_ptr(known), connection);
         self.nodes.iter().position(|node| lock(&node.connection).as_ref().is_some_and(is_it))
     }
 
-    /// The working connection to a node, made now if there is none. Waits for at most `patience`;
-    /// an attempt that takes longer goes on.
+    /// Returns the working connection to a node, making a connection if there is none. Waits for at
+    /// most `patience`; an attempt that takes longer goes on.
     ///
     /// # Errors
-    /// A sentence.
+    /// The reason, as a sentence.
     pub(crate) async fn connect(
         &self,
         node: usize,
@@ -97,20 +98,20 @@ impl NodeLinks {
                 Some(Err(why)) => Err(why.to_string()),
                 None => Err(format!("{address} cannot be reached")),
             },
-            // The runtime that it was begun on has ended.
+            // The runtime on which the attempt began has ended.
             Ok(Err(_)) => Err(format!("{address}: the attempt to connect was cut short")),
             Err(_) => Err(format!("{address} cannot be reached within {patience:?}")),
         }
     }
 
-    /// Doubts a node from `now` on, until it is trusted or the doubt was not renewed for
-    /// [`DOUBT`]; returns whether it was trusted before.
+    /// Doubts a node from `now` on, until the node is trusted or the doubt was not renewed for
+    /// [`DOUBT`]; returns whether the node was trusted before.
     pub(crate) fn doubt(&self, node: usize, now: Nanos) -> bool {
-        // Relaxed: a request that still goes there does no harm.
+        // Relaxed: a request that still goes to the node does no harm.
         self.nodes[node].doubted.swap(now.after(DOUBT).0, Ordering::Relaxed) <= now.0
     }
 
-    /// Trusts a node again, which has answered.
+    /// Trusts a node again after an answer.
     pub(crate) fn trust(&self, node: usize) {
         self.nodes[node].doubted.store(0, Ordering::Relaxed);
     }
@@ -125,7 +126,7 @@ impl NodeLink {
         lock(&self.connection).as_ref().filter(|known| !known.is_lost()).map(Arc::clone)
     }
 
-    /// The attempt to connect that is under way; begins one if there is none.
+    /// Returns the attempt to connect that is under way; begins an attempt if there is none.
     fn attempt(
         self: &Arc<Self>,
         address: &str,
@@ -137,7 +138,7 @@ impl NodeLink {
         if let Some(connection) = self.working() {
             return watch::channel(Some(Ok(connection))).1;
         }
-        // An attempt that has ended without a result, with its runtime, is none.
+        // An attempt that ended without a result, together with its runtime, does not count.
         let goes_on = |attempt: &&watch::Receiver<Option<Attempted>>| {
             attempt.borrow().is_none() && attempt.has_changed().is_ok()
         };
@@ -162,7 +163,7 @@ impl NodeLink {
                     None => connection.close(),
                 }
             }
-            // No request may wait any more.
+            // Possibly no request is waiting any more.
             let _ = ended.send(Some(outcome.map_err(|error| error.to_string().into())));
         });
         begun

@@ -1,7 +1,7 @@
-//! Ordered tables in an interactive transaction: keys in order, and ranges of them.
+//! Ordered tables in an interactive transaction: keys in order, and ranges of keys.
 //!
-//! Reads take one exchange each; a range takes one for each page of 128 KiB at most. Puts and
-//! inserts are sent with the next step of the transaction, whichever that is.
+//! A read takes one exchange; a range takes one exchange per page of 128 KiB at most. Puts and
+//! inserts are sent with the transaction's next step, of any kind.
 
 use std::ops::RangeBounds;
 
@@ -15,8 +15,8 @@ use lotus_protocol::messages::{Bytes, Found, Keys, StepEnd};
 
 /// An ordered table within a transaction.
 ///
-/// Keys have one byte at least, and as many as the table allows at most. Every operation that
-/// awaits first executes rows that were added to the transaction and not executed yet.
+/// Keys have at least one byte, and at most the table's key length. Every operation that awaits
+/// first executes rows that were added to the transaction and not executed yet.
 pub struct OrderedTable<'t> {
     txn: &'t mut Transaction,
     table: TableId,
@@ -27,18 +27,19 @@ impl<'t> OrderedTable<'t> {
         Self { txn, table }
     }
 
-    /// Returns the value of a key, with this transaction's changes; `None` if there is no such row.
+    /// Returns the value of a key, with this transaction's changes; `None` if the row does not
+    /// exist.
     ///
     /// # Errors
-    /// As [`Transaction::execute`]; [`Failure::Refused`](crate::Failure::Refused) if there is no
-    /// such table, it is not ordered, or the key is too long or has no bytes.
+    /// As [`Transaction::execute`]; [`Failure::Refused`](crate::Failure::Refused) if the table does
+    /// not exist or is not ordered, or the key is too long or empty.
     pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, CallError> {
         self.read(key, false).await
     }
 
     /// Returns the value of a key that this transaction will change: as [`Self::get`], but the row
-    /// is locked to write from the beginning, so that two transactions which both read it first do
-    /// not stand in each other's way.
+    /// is locked to write from the beginning, so that two transactions do not conflict by reading
+    /// the row first.
     ///
     /// # Errors
     /// As [`Self::get`], and in a read-only transaction.
@@ -55,20 +56,20 @@ impl<'t> OrderedTable<'t> {
         self.txn.find(end, value).await
     }
 
-    /// Sets the value of a key, whether there is such a row or not. The next step sends it, and has
-    /// its errors.
+    /// Sets the value of a key, whether the row exists or not. The next step sends the change, and
+    /// returns its errors.
     pub fn put(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
         self.txn.plan(Planned::OrderedPut(self.table, key.into(), value.into()));
     }
 
-    /// Adds a row that does not exist yet. The next step sends it, and has its errors:
-    /// [`Failure::AlreadyExists`](crate::Failure::AlreadyExists) if it does, which ends the
+    /// Adds a row that does not exist yet. The next step sends the row, and returns its errors:
+    /// [`Failure::AlreadyExists`](crate::Failure::AlreadyExists) if the row exists, which ends the
     /// transaction.
     pub fn insert(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
         self.txn.plan(Planned::OrderedInsert(self.table, key.into(), value.into()));
     }
 
-    /// Deletes the row of a key when the transaction commits; returns whether there is one.
+    /// Deletes the row of a key when the transaction commits; returns whether the row exists.
     ///
     /// # Errors
     /// As [`Self::get_for_update`].
@@ -96,7 +97,7 @@ impl<'t> OrderedTable<'t> {
     }
 }
 
-/// A range to be read: from a key on, up to but not including another one.
+/// A range to be read: from a key, inclusive, to another key, exclusive.
 #[must_use = "nothing is read before `rows` is awaited"]
 pub struct Range<'o, 't> {
     table: &'o mut OrderedTable<'t>,
@@ -121,15 +122,15 @@ impl Range<'_, '_> {
         self
     }
 
-    /// Locks the rows to write, for a transaction that will change them: see
+    /// Locks the rows to write, for a transaction that will change the rows: see
     /// [`OrderedTable::get_for_update`].
     pub const fn for_update(mut self) -> Self {
         self.for_update = true;
         self
     }
 
-    /// Reads the rows, with this transaction's changes. A range that is longer than an answer is
-    /// fetched in several, all within the transaction.
+    /// Reads the rows, with this transaction's changes. A range longer than an answer is fetched in
+    /// several answers, all within the transaction.
     ///
     /// # Errors
     /// As [`OrderedTable::get`]; also [`Failure::Refused`](crate::Failure::Refused) if the range

@@ -1,12 +1,12 @@
-//! The first connection of a client: to whichever of its servers answers first.
+//! The first connection of a client: to the first configured server that answers.
 //!
 //! # What it is
-//! Servers are tried in their order. The next one has its turn when one has failed, or when none
-//! has answered for [`HEAD_START`]: a server that stands still, or a host that has lost power,
-//! refuses nothing. The first connection counts; others that were made meanwhile are closed.
+//! Servers are tried in the configured order. The next server is tried when a server has failed, or
+//! when no server has answered for [`HEAD_START`]: a stalled server, or a host that has lost power,
+//! refuses nothing. The first connection counts; other connections made meanwhile are closed.
 //!
 //! # What it is not
-//! The way to a server that is known already ([`crate::nodes`]).
+//! Reconnection to a known server ([`crate::nodes`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::connection::Connection;
 use crate::error::ConnectError;
 use crate::retry;
 
-/// Time after which the next server is tried beside those that have not answered.
+/// Time after which the next server is tried beside the servers that have not answered.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// A connection that was made. It is closed unless it is taken.
+/// A new connection, closed when dropped unless it is taken.
 struct Made(Option<(Arc<Connection>, Directory)>);
 
 impl Drop for Made {
@@ -35,11 +35,12 @@ impl Drop for Made {
     }
 }
 
-/// A try to connect; its error names the server.
+/// A try to connect; an error comes with the server's address.
 type Try = Result<Made, (String, ConnectError)>;
 
-/// Connects to the first server that answers. A server that is there and has no room for a newcomer
-/// at the moment is tried again, whatever the others do, for [`Config::timeout`].
+/// Connects to the first server that answers. A server that is running but has no room for a
+/// newcomer at the moment is tried again for [`Config::timeout`], independently of the other
+/// servers.
 ///
 /// # Errors
 /// The error of the last server that has failed.
@@ -70,7 +71,7 @@ pub(crate) async fn reach(
                 }
                 last = error;
             }
-            // A try that has panicked has its message on the standard error, and is over.
+            // A try that has panicked has printed its message to standard error, and is over.
             Ok(Some(Err(_))) | Err(_) => {}
             Ok(None) => return Err(last),
         }

@@ -1,11 +1,11 @@
-//! Decides what to do after one try of a request. Pure.
+//! Decides the next action after a try of a request. Pure.
 
 use std::time::Duration;
 
 use crate::error::CallError;
 use lotus_protocol::messages::{Answer, Failure};
 
-/// Upper bound of the first pause before a repetition; it doubles with each further one.
+/// Upper bound of the first pause before a repetition; doubled for every further pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Most doublings of a pause.
 const MOST_DOUBLINGS: u32 = 6;
@@ -17,7 +17,7 @@ pub(crate) enum Tried<'a> {
     NotSent(String),
     /// The connection was lost after the request had been queued.
     Lost,
-    /// The node did not answer in the time that one node has, and there is time for another.
+    /// The node did not answer within the time limit per node, and time is left for another node.
     Silent,
     /// Time ran out without an answer.
     Late,
@@ -28,11 +28,11 @@ pub(crate) enum Tried<'a> {
 /// Effect of carrying a request out twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Repetition {
-    /// No effect: it changes nothing, or nothing that outlasts the connection.
+    /// No effect: the request makes no changes, or only changes that end with the connection.
     Effectless,
-    /// No further effect: it has an id.
+    /// No further effect: the request has an id.
     Once,
-    /// Its changes are made twice.
+    /// The request's changes are made twice.
     Harmful,
 }
 
@@ -41,13 +41,13 @@ pub(crate) enum Repetition {
 pub(crate) enum Next {
     /// The answer is the outcome.
     Finish,
-    /// There is no answer, and there will be none.
+    /// There is no answer, and no answer will come.
     Fail(CallError),
     /// Ask another node at once.
     Elsewhere(String),
     /// Route again: the map was wrong.
     Reroute { shard: u16, owner: Option<u16>, epoch: u32 },
-    /// Repeat it after a pause; the error to return if there is no time for that.
+    /// Repeat the request after a pause; contains the error to return if no time is left.
     Pause(CallError),
 }
 
@@ -55,8 +55,8 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Tries {
     repetition: Repetition,
-    /// Whether a try may have taken effect, or may yet: its node may carry it out after another one
-    /// has refused the next try. From then on only the call's record is certain.
+    /// Whether a try may have taken effect, or may yet do so: the node may carry the request out
+    /// after another node has refused the next try. From then on only the call's record is certain.
     doubtful: bool,
 }
 
@@ -66,7 +66,7 @@ impl Tries {
         Self { repetition, doubtful: false }
     }
 
-    /// The action after this try.
+    /// Returns the action after this try.
     pub(crate) fn next(&mut self, tried: &Tried<'_>) -> Next {
         let failure = match tried {
             Tried::NotSent(why) => return Next::Elsewhere(why.clone()),
@@ -92,8 +92,9 @@ impl Tries {
                 Next::Pause(CallError::Unknown)
             }
             Failure::Unknown => Next::Fail(CallError::Unknown),
-            // Answered from the record, which holds for all tries of this call; or a name has
-            // another shape, which no try of this table has entered.
+            // `GivenUp` and `IdTaken` come from the call's record, which holds for all tries of
+            // this call; `TableDiffers` means that the name has a table of another shape, which no
+            // try has created.
             Failure::GivenUp | Failure::IdTaken | Failure::TableDiffers(_) => {
                 Next::Fail(CallError::Failed(failure.clone()))
             }
@@ -101,8 +102,8 @@ impl Tries {
         }
     }
 
-    /// Error of a request that is not tried again: `error`, that of its last tries, unless an
-    /// earlier one may have taken effect.
+    /// Returns the error of a request that is not tried again: `error`, from the last try, unless
+    /// an earlier try may have taken effect.
     pub(crate) fn at_last(&self, error: CallError) -> CallError {
         if self.doubtful { CallError::Unknown } else { error }
     }
@@ -116,8 +117,8 @@ impl Tries {
     }
 }
 
-/// A random time, with a bound that grows with the number of pauses. `random` draws a number below
-/// another one.
+/// Returns a random time, with a bound that grows with the number of pauses. `random` draws a
+/// number below its argument.
 pub(crate) fn pause(pauses: &mut u32, random: impl FnOnce(u64) -> u64) -> Duration {
     let longest = FIRST_PAUSE * (1 << (*pauses).min(MOST_DOUBLINGS));
     *pauses += 1;

@@ -1,4 +1,4 @@
-//! Interactive transactions as whole bodies, which are run again while that may help.
+//! Interactive transactions as whole bodies, run again as long as a retry may help.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct Committed<T> {
 /// Reason for an attempt not to commit.
 #[derive(Debug)]
 enum Miss<E> {
-    /// The body's own.
+    /// The body's own error.
     Body(E),
     /// The error of a step.
     Step(CallError),
@@ -27,23 +27,23 @@ enum Miss<E> {
 
 impl Client {
     /// Runs an interactive transaction. If the body returns `Ok`, its changes are committed; if it
-    /// returns `Err`, none of them is ever visible.
+    /// returns `Err`, no change is ever visible.
     ///
     /// The body is called anew for each attempt. An error of a step ends the attempt, and the
-    /// transaction remembers it: if it is [retryable](CallError::is_retryable), as after a
+    /// transaction remembers the error: if it is [retryable](CallError::is_retryable), as after a
     /// conflict, a new attempt begins after a pause, whatever error the body has made of it, until
     /// the client's time-out (`Config::timeout`) is over; the last attempt is carried to its end.
-    /// An attempt with an unknown outcome is never repeated, and one that an error has ended is not
-    /// committed, although its body returned `Ok`.
+    /// An attempt with an unknown outcome is never repeated, and an attempt ended by an error is
+    /// not committed, although its body returned `Ok`.
     ///
-    /// If this future is dropped, the transaction is aborted, unless its commit was under way:
-    /// then its outcome is unknown. For the future to be `Send`, as a task that is spawned must be,
-    /// the body has to own what it captures: write `async move`.
+    /// If this future is dropped, the transaction is aborted, unless its commit was under way: then
+    /// its outcome is unknown. For the future to be `Send`, as a spawned task must be, the body has
+    /// to own its captures: write `async move`.
     ///
     /// # Errors
     /// The error of the body, if no step has failed, or no retry can help; otherwise the error of
-    /// the step, converted: that of the commit, or the last one when time has run out. After an
-    /// error of the body nothing was changed; [`CallError::effect`] tells for the others.
+    /// the step, converted: the commit's error, or the last error when time has run out. After an
+    /// error of the body nothing was changed; for other errors see [`CallError::effect`].
     ///
     /// ```no_run
     /// use lotus_client::{CallError, Client, Kind, TableId, Transaction};
@@ -88,7 +88,7 @@ impl Client {
     }
 }
 
-/// Runs a transaction once. Without a commit it is dropped, which aborts it.
+/// Runs a transaction once. Dropping the transaction without a commit aborts it.
 async fn attempt<T, E, F>(mut txn: Transaction, body: &F) -> Result<Committed<T>, Miss<E>>
 where
     F: AsyncFn(&mut Transaction) -> Result<T, E>,
@@ -99,8 +99,8 @@ where
     Ok(Committed { value, commit_ts })
 }
 
-/// Decides whether an attempt commits, by the result of its body and the error of the step that had
-/// ended it by then, if one had. The rule is that of transactions in the engine (`lotus::Abort`).
+/// Decides whether an attempt commits, from the result of the body and the error of the step that
+/// ended the attempt, if any. The rule is the engine's rule for transactions (`lotus::Abort`).
 fn judge<T, E>(returned: Result<T, E>, ended_by: Option<CallError>) -> Result<T, Miss<E>> {
     match (returned, ended_by) {
         (Ok(value), None) => Ok(value),

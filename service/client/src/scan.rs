@@ -1,9 +1,9 @@
-//! A scan of a table, page by page: one exchange for each page.
+//! A scan of a table, page by page: one exchange per page.
 //!
-//! It holds a coroutine slot of one compute node, and there its snapshot, on one connection. The
-//! server releases both when the connection is lost or the scan takes too long. Each request names
-//! the cursor of the page before, so a request may be repeated, on another connection as well, and
-//! no row is shown twice or left out.
+//! A scan holds a coroutine slot and a snapshot on a single compute node, and belongs to a single
+//! connection. The server releases both when the connection is lost or the scan takes too long.
+//! Every request names the cursor of the previous page, so a request may be repeated, also on
+//! another connection, and no row is shown twice or left out.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::error::CallError;
 use crate::retry::Repetition;
 use lotus_protocol::messages::{self, Answer, Bytes, Keys, Kind, Op, PageRow, decode};
 
-/// Scan of a table at one snapshot: of an ordered one in the order of its keys, of others in no
-/// particular order. Dropping it ends it.
+/// Scan of a table at one snapshot: of an ordered table in key order, of other tables in no
+/// particular order. Dropping the scan ends it.
 ///
-/// After an error it can go on: the next call of [`Scan::next_page`] asks for the same page again,
-/// at the same snapshot. If that is not readable any more, the error is
-/// [`Failure::SnapshotTooOld`][too_old], again and again; begin a new scan then.
+/// After an error the scan can continue: the next call of [`Scan::next_page`] asks for the same
+/// page again, at the same snapshot. If the snapshot is not readable any more, every further call
+/// returns [`Failure::SnapshotTooOld`][too_old]; begin a new scan then.
 ///
 /// [too_old]: crate::Failure::SnapshotTooOld
 #[must_use = "nothing is sent before the first page is asked for"]
@@ -31,11 +31,11 @@ pub struct Scan {
     table: TableId,
     /// Rows to show, and whether from the greatest key down.
     keys: (KeyRange, bool),
-    /// The client's number for it.
+    /// The client's number for the scan.
     number: u32,
-    /// Connection on which it is open.
+    /// Connection on which the scan is open.
     seat: Option<Arc<Connection>>,
-    /// Node that holds its snapshot, or has held it.
+    /// Node that holds the scan's snapshot, or has held it.
     node: Option<usize>,
     /// Cursor of the last page; empty before the first.
     cursor: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Scan {
 /// Keys and values of rows.
 pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Rows of a message, copied.
+/// Copies the rows of a message.
 pub(crate) fn owned(rows: Vec<PageRow<'_>>) -> Rows {
     rows.into_iter().map(|(Bytes(key), Bytes(value))| (key.to_vec(), value.to_vec())).collect()
 }
@@ -78,12 +78,13 @@ impl Scan {
         self
     }
 
-    /// Fetches the next page, of 128 KiB at most; `None` after the last. A page may be empty where
-    /// a large table has few rows. If the future is dropped, the next call fetches the same page.
+    /// Fetches the next page, of 128 KiB at most; `None` after the last page. A page may be empty
+    /// where a large table has few rows. If the future is dropped, the next call fetches the same
+    /// page.
     ///
     /// # Errors
-    /// [`CallError`], which has no effect. [`Failure::ScanTooLong`][too_long] and
-    /// [`CallError::Unreachable`] leave it open whether the snapshot is still readable: ask again.
+    /// [`CallError`], without effect. [`Failure::ScanTooLong`][too_long] and
+    /// [`CallError::Unreachable`] leave open whether the snapshot is still readable: ask again.
     /// [`Failure::Refused`][refused] if the scan has a range, or is in reverse, and the table is
     /// not ordered, or if the range ends before it begins.
     ///
@@ -114,7 +115,7 @@ impl Scan {
         Ok(Some(rows))
     }
 
-    /// Begins the scan, or goes on with it, where its snapshot was held before if it was.
+    /// Begins or continues the scan, on the node that held its snapshot before, if any.
     async fn begin(&mut self) -> Result<Vec<u8>, CallError> {
         let shared = &self.shared;
         let target = Target { near: self.node, ..Target::any(Kind::ReadOnly) };

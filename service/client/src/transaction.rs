@@ -1,8 +1,9 @@
-//! An interactive transaction. The application takes its steps: one exchange for each execution,
-//! each operation on an ordered table that has a result, and the commit.
+//! An interactive transaction. The application takes the steps: one exchange per execution, per
+//! operation on an ordered table with a result, and for the commit.
 //!
-//! It lives in a coroutine slot of one compute node, on one connection. The server aborts it when
-//! the connection is lost or it takes too long, so a client that vanishes leaves no lock.
+//! The transaction occupies a coroutine slot of one compute node, on one connection. The server
+//! aborts a transaction after the loss of its connection or after its time limit, so a vanished
+//! client leaves no lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,12 +24,12 @@ use lotus_protocol::messages::{
     Action, Answer, Begin, Bytes, Failure, Found, Kind, Op, REQUEST_BYTES, Step, StepEnd, decode,
 };
 
-/// One row of one transaction, by the order in which rows were added.
+/// One row of one transaction, numbered in the order of addition.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Item(u32);
 
-/// Bytes of keys and values from which what is planned is sent by several steps: servers take
-/// requests of [`REQUEST_BYTES`] at least.
+/// Bytes of keys and values above which planned actions are sent in several steps: every server
+/// takes requests of at least [`REQUEST_BYTES`].
 const STEP_BYTES: usize = REQUEST_BYTES / 2;
 /// Bytes of an action beside its key and value, at most.
 const ACTION_BYTES: usize = 16;
@@ -72,7 +73,7 @@ impl Planned {
         }
     }
 
-    /// Bytes that it takes in a request, at most.
+    /// Returns the most bytes that the action takes in a request.
     fn bytes(&self) -> usize {
         let contents = match self {
             Self::Read(_, key) | Self::Write(_, key) => key.byte_count(),
@@ -86,7 +87,7 @@ impl Planned {
         ACTION_BYTES + contents
     }
 
-    /// The row that it adds, if it adds one.
+    /// Returns the row that the action adds, if any.
     const fn added(&self) -> Option<(TableId, PrimaryKey)> {
         match self {
             Self::Read(table, key) | Self::Write(table, key) | Self::Insert(table, key, _) => {
@@ -101,8 +102,8 @@ impl Planned {
     }
 }
 
-/// Takes what a first step of at most [`STEP_BYTES`], and one action more, leaves; `None` if
-/// nothing.
+/// Splits off the actions remaining after a first step of at most [`STEP_BYTES`] plus one action;
+/// `None` if no action remains.
 fn split_off(planned: &mut Vec<Planned>) -> Option<Vec<Planned>> {
     let mut bytes = 0;
     let full = planned.iter().position(|one| {
@@ -113,12 +114,12 @@ fn split_off(planned: &mut Vec<Planned>) -> Option<Vec<Planned>> {
     (next < planned.len()).then(|| planned.split_off(next))
 }
 
-/// A row as a transaction has added it, one for each item.
+/// A row added by a transaction, one per item.
 #[derive(Clone, Copy)]
 struct Added {
     table: TableId,
     key: PrimaryKey,
-    /// Whether it is locked to write.
+    /// Whether the row is locked to write.
     writes: bool,
 }
 
@@ -133,7 +134,7 @@ enum Seat {
     Over,
 }
 
-/// A transaction in progress. Dropping it aborts it.
+/// A transaction in progress. Dropping the transaction aborts it.
 #[must_use = "a transaction that is dropped has no effect"]
 pub struct Transaction {
     shared: Arc<ClientState>,
@@ -141,34 +142,35 @@ pub struct Transaction {
     seat: Seat,
     /// Time limit of the first step.
     timeout: Duration,
-    /// Its number and place, if another attempt may follow it or has come before.
+    /// Number and node shared with other attempts, if the transaction may have several attempts.
     lineage: Option<Lineage>,
-    /// Error that has ended it.
+    /// Error that has ended the transaction.
     ended_by: Option<CallError>,
-    /// Whether a step is under way. If its future was dropped it stays so: what the step had taken
-    /// along, or the server's answer to it, is lost, and nothing may follow.
+    /// Whether a step is under way. Stays true after a drop of the step's future: the actions sent
+    /// with the step, or the server's answer, are lost, and no step may follow.
     stepping: bool,
     planned: Vec<Planned>,
-    /// Values read, by item; shorter than the items while some are not executed.
+    /// Values read, by item; shorter than the list of items while some are not executed.
     values: Vec<Option<Box<[u8]>>>,
     items: u32,
     added: Vec<Added>,
-    /// Rows that the transaction has changed, as it leaves them; `None` if it deletes the row.
+    /// Rows changed by the transaction, with their latest value; `None` if the transaction deletes
+    /// the row.
     changes: BTreeMap<(TableId, PrimaryKey), Option<Box<[u8]>>>,
 }
 
-/// Error of a transaction of which a step was dropped before its answer came.
+/// Returns the error of a transaction whose step was dropped before its answer came.
 fn step_dropped() -> CallError {
     let why = "a step of the transaction was given up before its answer came";
     CallError::Failed(Failure::Conflict(why.to_owned()))
 }
 
-/// Identity that the attempts of one transaction share, so that a server knows a retry and what
-/// the attempt before was refused.
+/// Identity shared by the attempts of one transaction, by which a server recognizes a retry and
+/// finds the locks refused to the previous attempt.
 #[derive(Clone, Copy)]
 pub(crate) struct Lineage {
     pub(crate) number: u32,
-    /// The node where it runs if its first row has no owner.
+    /// Node of the transaction if its first row has no owner.
     pub(crate) near: usize,
 }
 
@@ -190,7 +192,7 @@ impl Transaction {
         }
     }
 
-    /// An attempt at a transaction that may have several.
+    /// Makes the transaction one of possibly several attempts.
     pub(crate) const fn of(mut self, lineage: Lineage) -> Self {
         self.lineage = Some(lineage);
         self
@@ -206,8 +208,8 @@ impl Transaction {
         self.add(Planned::Write(table, key.into()))
     }
 
-    /// Adds a row that does not exist yet. If it does, the next step ends the transaction with
-    /// [`Failure::AlreadyExists`].
+    /// Adds a row that does not exist yet. If the row exists, the next step ends the transaction
+    /// with [`Failure::AlreadyExists`].
     pub fn insert(
         &mut self,
         table: TableId,
@@ -242,8 +244,8 @@ impl Transaction {
         self.planned.push(Planned::Delete(item));
     }
 
-    /// Value of a row: the one put by this transaction, or else the one read. `None` if the row
-    /// does not exist, was deleted, or has not been executed yet.
+    /// Returns the value of a row: the value put by this transaction, or else the value read.
+    /// `None` if the row does not exist, was deleted, or has not been executed yet.
     pub fn value(&self, item: Item) -> Option<&[u8]> {
         let index = item.0 as usize;
         let row = self.added.get(index).map(|added| (added.table, added.key));
@@ -277,7 +279,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// The group in an executed row.
+    /// Returns the group in an executed row.
     fn group(&self, item: Item) -> Result<Group<'_>, CallError> {
         if !self.is_executed(item) {
             return Err(CallError::Request("a group that was not executed".to_owned()));
@@ -285,14 +287,15 @@ impl Transaction {
         Ok(Group::read(self.value(item))?)
     }
 
-    /// Largest value of an item's table; that of any table, if this client does not know the table.
+    /// Returns the largest value of an item's table, or of any table if this client does not know
+    /// the table.
     fn value_limit(&self, item: Item) -> usize {
         let table = self.added.get(item.0 as usize).map(|added| added.table);
         let limit = table.and_then(|table| self.shared.map().record_bytes(table));
         limit.unwrap_or(MAX_RECORD_BYTES as usize)
     }
 
-    /// An ordered table, to be read and changed within this transaction.
+    /// Returns an ordered table, to be read and changed within this transaction.
     ///
     /// If no other row was added before its first step, the transaction runs on any node: a row of
     /// an ordered table has no shard of its own.
@@ -314,8 +317,8 @@ impl Transaction {
         self.take_in(values, self.items as usize)
     }
 
-    /// Ends a step with an operation on an ordered table; returns `judge` of its result, which is
-    /// `None` for one that does not fit the operation.
+    /// Ends a step with an operation on an ordered table; returns `judge` of the operation's
+    /// result, which is `None` for a result that does not fit the operation.
     pub(crate) async fn find<T>(
         &mut self,
         end: StepEnd<'_>,
@@ -330,7 +333,8 @@ impl Transaction {
         }
     }
 
-    /// Takes in the values of the rows that a step has executed, after which there are `executed`.
+    /// Takes in the values of the rows executed by a step; after the step, `executed` rows have
+    /// values.
     fn take_in(
         &mut self,
         values: Vec<Option<Bytes<'_>>>,
@@ -345,11 +349,11 @@ impl Transaction {
         self.planned.push(change);
     }
 
-    /// Makes all changes visible at one moment, or none of them; returns the commit timestamp, if
-    /// anything was written. Rows that were not executed are executed first.
+    /// Makes all changes visible atomically, or no change at all; returns the commit timestamp, if
+    /// anything was written. Rows not executed yet are executed first.
     ///
     /// # Errors
-    /// [`CallError`]; its [effect](CallError::effect) says whether it has committed.
+    /// [`CallError`]; its [effect](CallError::effect) says whether the transaction has committed.
     pub async fn commit(mut self) -> Result<Option<u64>, CallError> {
         let answer = self.step(StepEnd::Commit).await?;
         self.seat = Seat::Over;
@@ -362,7 +366,8 @@ impl Transaction {
     /// Aborts the transaction; none of its changes is ever visible.
     pub fn abort(self) {}
 
-    /// The last item of a row, locked to write if `writes`; `None` if there is none.
+    /// Returns the last item of a row, locked to write if `writes`; `None` if there is no such
+    /// item.
     pub(crate) fn item_of(&self, table: TableId, key: PrimaryKey, writes: bool) -> Option<Item> {
         let is_it =
             |added: &Added| added.table == table && added.key == key && (added.writes || !writes);
@@ -374,7 +379,7 @@ impl Transaction {
         (item.0 as usize) < self.values.len()
     }
 
-    /// Remembers how the transaction leaves a row.
+    /// Records the value with which the transaction leaves a row.
     fn change(&mut self, item: Item, value: Option<Vec<u8>>) {
         if let Some(added) = self.added.get(item.0 as usize) {
             let value = value.map(Vec::into_boxed_slice);
@@ -391,8 +396,8 @@ impl Transaction {
         Item(self.items - 1)
     }
 
-    /// Takes a step; an answer that is an error ends the transaction, and so does an earlier step
-    /// if its future was dropped.
+    /// Takes a step. An error ends the transaction, and so does an earlier step whose future was
+    /// dropped.
     async fn step(&mut self, end: StepEnd<'_>) -> Result<Vec<u8>, CallError> {
         if self.stepping {
             return Err(self.ended(step_dropped()));
@@ -403,10 +408,10 @@ impl Transaction {
         stepped
     }
 
-    /// Takes a step, after others for what one request is too short for.
+    /// Takes a step, after executions of planned actions that do not fit into its request.
     async fn steps(&mut self, end: StepEnd<'_>) -> Result<Vec<u8>, CallError> {
         let mut planned = std::mem::take(&mut self.planned);
-        // A server would end the connection.
+        // The server would end the connection over an action of this length.
         if let Some(bytes) = planned.iter().map(Planned::bytes).find(|bytes| *bytes > STEP_BYTES) {
             let why =
                 format!("a row of {bytes} bytes, where values have {MAX_RECORD_BYTES} at most");
@@ -465,8 +470,8 @@ impl Transaction {
         Ok(answer)
     }
 
-    /// Whether a step that was sent may have taken effect although there is no answer. A server
-    /// that loses the connection aborts what is open.
+    /// Whether a step that was sent may have taken effect although no answer came. A server that
+    /// loses the connection aborts its open transactions.
     fn may_commit(&self, end: StepEnd<'_>) -> bool {
         matches!(end, StepEnd::Commit) && self.kind != Kind::ReadOnly
     }
@@ -495,8 +500,8 @@ impl Transaction {
         Err(self.ended(CallError::Protocol))
     }
 
-    /// Ends the transaction. Its server has ended it as well, or does so when it notices the lost
-    /// connection.
+    /// Ends the transaction. Its server has also ended the transaction, or ends it on noticing the
+    /// lost connection.
     fn ended(&mut self, error: CallError) -> CallError {
         self.stepping = false;
         self.abandon();
@@ -504,7 +509,7 @@ impl Transaction {
         error
     }
 
-    /// Ends the transaction because a row exists that it was to insert, as a server does.
+    /// Ends the transaction as a server does, because a row to be inserted already exists.
     pub(crate) fn end_at_row(&mut self, table: TableId, key: &[u8]) -> CallError {
         let name = self.shared.map().name_of(table);
         let name = name.unwrap_or_else(|| table.0.to_string());
@@ -512,7 +517,7 @@ impl Transaction {
         self.ended(CallError::Failed(Failure::AlreadyExists(exists)))
     }
 
-    /// Error that has ended it, if one has.
+    /// Returns the error that has ended the transaction, if any.
     pub(crate) fn ended_by(&self) -> Option<CallError> {
         self.ended_by.clone().or_else(|| self.stepping.then(step_dropped))
     }

@@ -1,7 +1,7 @@
 //! Typed rows (`lotus_rows`) in interactive transactions.
 //!
-//! Each row that was read or changed is remembered, so reading it again takes no exchange. Rows
-//! that were declared come with the next exchange.
+//! The transaction remembers every row read or changed, so reading the row again takes no exchange.
+//! Declared rows are read by the next exchange.
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::PrimaryKey;
@@ -11,7 +11,7 @@ use crate::error::CallError;
 use crate::transaction::{Item, Transaction};
 
 impl Transaction {
-    /// An item of the row, locked to write if that is the purpose.
+    /// Returns an item of the row, locked to write if the purpose is an update.
     fn item(&mut self, table: TableId, key: PrimaryKey, purpose: Purpose) -> Item {
         let writes = purpose == Purpose::Update;
         self.item_of(table, key, writes).unwrap_or_else(|| match purpose {
@@ -20,7 +20,7 @@ impl Transaction {
         })
     }
 
-    /// An executed item of the row, to be changed.
+    /// Returns an executed item of the row, to be changed.
     async fn written_item(&mut self, table: TableId, key: PrimaryKey) -> Result<Item, CallError> {
         let known = self.item_of(table, key, true);
         let item = known.unwrap_or_else(|| self.add_rw(table, key));

@@ -1,8 +1,8 @@
-//! Tables and stored transactions that a program brings to its node.
+//! Tables and stored transactions of a node's program.
 //!
-//! [`Tables`] is what most programs need. [`Application`] is the general form: the `lotus` command
-//! implements it for the workloads of its benchmarks, which also fill their tables, answer requests
-//! of their own and have values that snapshots take along.
+//! [`Tables`] is enough for most programs. [`Application`] is the general form: the `lotus` command
+//! implements the trait for benchmark workloads, which also fill tables, answer requests of their
+//! own and have values that snapshots include.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -16,10 +16,10 @@ use crate::agree::look::Look;
 use crate::config::file::ClusterFile;
 use crate::config::name::NodeName;
 
-/// An application of a cluster, as each of its compute nodes runs it. Memory nodes ask it nothing.
+/// An application of a cluster, run by each compute node. Memory nodes do not use it.
 pub trait Application {
     /// Creates the tables of a new cluster and fills them. Called once in the life of a cluster, at
-    /// the node that makes it, unless the cluster begins with a snapshot.
+    /// the node that founds the cluster, unless the cluster begins with a snapshot.
     ///
     /// # Errors
     /// A sentence. The cluster does not start then.
@@ -39,7 +39,7 @@ pub trait Application {
         M: Machines + 'static,
         Cluster<M>: Send + Sync;
 
-    /// Values at the authority that snapshots take along; none by default.
+    /// Values at the authority that snapshots include; none by default.
     fn notes(&self) -> Arc<dyn Notes> {
         Arc::new(NoNotes)
     }
@@ -50,12 +50,12 @@ pub trait Application {
 pub struct Opened {
     /// Stored transactions that clients may call.
     pub procedures: Registry,
-    /// Parts that answer other requests when they are polled.
+    /// Polled parts for further requests.
     pub requests: Vec<Box<dyn Look>>,
 }
 
 /// Values of an application at the authority, which are kept with each snapshot and restored with
-/// it.
+/// the snapshot.
 pub trait Notes: Send + Sync {
     /// Reads the values before the snapshot's timestamp is drawn.
     ///
@@ -92,10 +92,10 @@ impl Notes for NoNotes {
     }
 }
 
-/// The cluster's file, as messages name it.
+/// Name of the cluster's file in messages.
 const FILE: &str = "the cluster file";
 
-/// Numbers of an application's tables and those of the cluster's file, by name.
+/// Numbers of an application's tables and of the cluster file's tables, by name.
 #[derive(Clone, Debug)]
 pub struct TableIds(BTreeMap<String, TableId>);
 
@@ -131,11 +131,11 @@ impl Default for Tables {
     }
 }
 
-/// Creates the tables of the cluster's file that its program has not created, or that are not in
-/// the snapshot that the cluster begins with.
+/// Creates the tables of the cluster's file that neither the program nor the restored snapshot has
+/// created.
 ///
 /// # Errors
-/// A sentence: there is no room for a table, or one of its name has another shape.
+/// A sentence: no room for a table, or an existing table of the name has a different shape.
 pub(crate) fn create_missing<M: Machines>(
     file: &ClusterFile,
     cluster: &Cluster<M>,
@@ -161,7 +161,7 @@ pub(crate) fn open_tables<M: Machines>(
     file.tables.iter().map(open).collect()
 }
 
-/// Opens a table of a certain shape, which `source` expects.
+/// Opens a table and checks that its shape is as `source` expects.
 fn open_table<M: Machines>(
     cluster: &Cluster<M>,
     wanted: &TableSpec,

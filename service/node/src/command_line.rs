@@ -10,7 +10,7 @@ use crate::config::file::ClusterFile;
 use crate::config::name::{NodeKind, NodeName};
 use crate::config::snapshots::IfDamaged;
 
-/// Command line of a program that does nothing but run nodes.
+/// Command line of a program that only runs nodes.
 #[derive(Debug, Parser)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct CommandLine {
@@ -30,7 +30,7 @@ pub enum NodeCommand {
 /// A node of a cluster.
 #[derive(Debug, Args)]
 pub struct NodeArgs {
-    /// Cluster that the node belongs to.
+    /// Cluster of the node.
     #[command(flatten)]
     pub place: ClusterPlace,
     /// Index among the nodes of its kind, from 0.
@@ -49,7 +49,7 @@ pub struct ComputeNodeArgs {
     pub beginning: BeginningArgs,
 }
 
-/// A cluster's description, and its state on this host.
+/// A cluster's description, and the state on this host.
 #[derive(Debug, Args)]
 pub struct ClusterPlace {
     /// Description of the cluster.
@@ -64,12 +64,12 @@ pub struct ClusterPlace {
 /// Choice of the data that a cluster starts with.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct BeginningArgs {
-    /// If the newest snapshot is damaged or out of reach, begins with the newest that is whole and
-    /// at hand; what was committed later is lost.
+    /// If the newest snapshot is damaged or out of reach, begins with the newest snapshot that is
+    /// whole and at hand; later commits are lost.
     #[arg(long)]
     pub older_snapshot: bool,
-    /// Begins with the data of the cluster's file, though there are snapshots, or may be, or have
-    /// been; what was committed before is lost.
+    /// Begins with the data of the cluster's file, even if snapshots exist, may exist, or have
+    /// existed; earlier commits are lost.
     #[arg(long, conflicts_with = "older_snapshot")]
     pub fresh: bool,
 }
@@ -96,7 +96,7 @@ impl BeginningArgs {
             (None, true, _) => {
                 return Err(format!("{} has no [snapshots] directory", file.path.display()));
             }
-            // Without snapshots every beginning is a fresh one.
+            // Without snapshots every beginning is a fresh beginning.
             (None, ..) | (Some(_), false, false) => {}
         }
         Ok(())
@@ -118,7 +118,7 @@ impl NodeCommand {
         NodeName { kind, index: self.node().node }
     }
 
-    /// Data that a new cluster starts with, if this node makes it.
+    /// Data that a new cluster starts with, if this node founds the cluster.
     pub fn beginning(&self) -> BeginningArgs {
         match self {
             Self::Mn(_) => BeginningArgs::default(),

@@ -3,8 +3,8 @@
 //!
 //! # What it is
 //! [`Node`] reads the description of a cluster (docs/operations.md), lends memory or runs
-//! transactions as one node of it, and ends when a signal says so. All compute nodes of a cluster
-//! run the same program with the same file; `lotus cluster up` starts the one that the file names.
+//! transactions as one node of the cluster, and ends on a signal. All compute nodes of a cluster
+//! run the same program and file; `lotus cluster up` starts the program that the file names.
 //!
 //! ```no_run
 //! use lotus::{TableSpec, Transaction};
@@ -33,18 +33,18 @@
 //! ```
 //!
 //! # What it is not
-//! The protocol, which the engine carries out, or a supervisor: a node that has ended is started
-//! again by its operator. The modules below [`Node`] are what the `lotus` command shares with the
-//! nodes that it starts, asks and strikes; programs need none of them.
+//! The protocol, which the engine carries out, or a supervisor: an operator must restart a node
+//! that has ended. The modules below [`Node`] are shared between the `lotus` command and the nodes
+//! that it starts, asks and strikes; programs do not need them.
 //!
 //! # Floors
 //! A room imports only from rooms on lower floors:
 //! * `program`: [`Node`], from a file and an application to a running process;
 //! * `command_line`: the arguments of a program that runs nodes;
 //! * `daemon`: the process of a node, from its start to its end;
-//! * `requests`: what operators and snapshots ask of a node, each with the asking side;
-//! * `snapshots`: files of snapshots, which a cluster begins with;
-//! * `application`: tables and stored transactions that a program brings to its node;
+//! * `requests`: requests of operators and snapshots to a node, each with the asking side;
+//! * `snapshots`: files of snapshots, with which a cluster begins;
+//! * `application`: tables and stored transactions of a node's program;
 //! * `agree`: values at the authority, by which the processes of a cluster agree;
 //! * `host`: processes, signals, memory and sockets of this host;
 //! * `config`: the description of a cluster.

@@ -1,4 +1,4 @@
-//! A node as its program describes it.
+//! A node with its application.
 
 use std::fmt;
 use std::path::Path;
@@ -14,18 +14,18 @@ use crate::config::file::ClusterFile;
 use crate::config::name::NodeName;
 use crate::daemon;
 
-/// One node of a cluster, with the application that it serves. The crate's page has an example.
+/// A node of a cluster, with its application. The crate's page has an example.
 pub struct Node<A = Tables> {
     file: ClusterFile,
     name: NodeName,
     application: A,
 }
 
-/// Reason why a node does not run, or not any longer.
+/// Reason why a node does not start, or has ended with an error.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// The cluster file is invalid, or a file that it names.
+    /// The cluster file, or a file that it names, is invalid.
     #[error(transparent)]
     File(#[from] FileError),
     /// The node could not start or go on; the text names the cause.
@@ -33,7 +33,7 @@ pub enum NodeError {
     Failed(String),
 }
 
-/// The message, as `main` prints an error that it returns.
+/// Writes the message: `main` prints a returned error with `Debug`.
 impl fmt::Debug for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
@@ -41,9 +41,9 @@ impl fmt::Debug for NodeError {
 }
 
 impl Node {
-    /// The node that the command line of this process names: `cn --file FILE --node N`, as
+    /// Creates the node that the command line of this process names: `cn --file FILE --node N`, as
     /// `lotus cluster up` starts it, or `mn` for a memory node. Ends the process with an
-    /// explanation if the command line is of another form.
+    /// explanation if the command line has another form.
     ///
     /// # Errors
     /// As [`Self::from_file`].
@@ -54,7 +54,7 @@ impl Node {
         Self::of(file, node.name())
     }
 
-    /// Reads the description of the cluster of which this process is the node `name`. Tables and
+    /// Reads the description of the cluster in which this process is the node `name`. Tables and
     /// stored transactions are added by [`Self::tables`] and [`Self::procedures`].
     ///
     /// # Errors
@@ -72,8 +72,8 @@ impl Node {
         Ok(Self::new(file, name, Tables::default()))
     }
 
-    /// Adds tables to those of the file. The first compute node creates them when it makes the
-    /// cluster. All compute nodes of a cluster have the same.
+    /// Adds tables to the tables of the file. The first compute node creates the tables when it
+    /// founds the cluster. All compute nodes of a cluster need the same tables.
     #[must_use]
     pub fn tables(mut self, specs: impl IntoIterator<Item = TableSpec>) -> Self {
         self.application.specs.extend(specs);
@@ -81,7 +81,7 @@ impl Node {
     }
 
     /// Sets the stored transactions, given the numbers of the tables. All compute nodes of a
-    /// cluster have the same.
+    /// cluster need the same stored transactions.
     #[must_use]
     pub fn procedures(
         mut self,
@@ -93,16 +93,16 @@ impl Node {
 }
 
 impl<A: Application> Node<A> {
-    /// A node of the cluster that `file` describes, with an application of any kind.
+    /// Creates a node of the cluster that `file` describes, with an application of any kind.
     pub fn new(file: ClusterFile, name: NodeName, application: A) -> Self {
         Self { file, name, application }
     }
 
     /// Runs the node until SIGTERM or SIGINT, and logs to standard error unless the program has set
-    /// a `tracing` subscriber. Nodes start in any order: each waits for those that it needs.
+    /// a `tracing` subscriber. Nodes start in any order: a node waits for the nodes that it needs.
     ///
     /// # Errors
-    /// [`NodeError::Failed`]: the file describes no such node, an address or its memory is taken,
+    /// [`NodeError::Failed`]: the file does not describe the node, its address or memory is taken,
     /// other nodes do not answer in time, a table of the application is missing, or this node was
     /// expelled.
     pub fn run(self) -> Result<(), NodeError> {

@@ -3,12 +3,11 @@
 /// Effect of a request that ended with an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Nothing, for certain, now or later. It may be repeated.
+    /// Certainly none, now or later. The request may be repeated.
     Nothing,
-    /// All that it was to change, for certain: it has committed. Do not repeat it.
+    /// Complete, for certain: the request has committed. Do not repeat the request.
     Committed,
-    /// Everything or nothing, and it may yet happen. Ask
-    /// `Client::outcome` if the call has an id, or repeat it with the
-    /// same id; never repeat it without one.
+    /// Complete or none, and the request may still take effect. Ask `Client::outcome` if the call
+    /// has an id, or repeat the call with the same id; never repeat a request without an id.
     Unknown,
 }

@@ -1,25 +1,24 @@
 //! Frames: four bytes of length, little-endian, then that many bytes.
 //!
-//! Pure: bytes go in as they come, frames come out when they are whole. No length is used before it
-//! is compared with a limit, and no memory is reserved for a frame of which only the length has
-//! come.
+//! Pure: received bytes go in, whole frames come out. Every length is compared with a limit before
+//! use, and no memory is reserved for a frame of which only the length has been received.
 
 use serde::Serialize;
 
 /// Bytes in front of a frame.
 pub const HEADER_BYTES: usize = 4;
 
-/// Capacity above which a connection's buffer is freed when it is empty, in bytes.
+/// Capacity in bytes above which a connection's empty buffer is freed.
 pub const KEPT_BYTES: usize = 128 << 10;
 
-/// A frame of more bytes than the receiver takes. It ends the connection: the rest of the frame is
-/// not worth reading to find the next one.
+/// A frame longer than the receiver's limit. The error ends the connection: skipping the rest of
+/// the frame to find the next frame is not worth the reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a frame of {len} bytes, where at most {limit} are taken")]
 pub struct Oversized {
     /// Length in the frame's header.
     pub len: usize,
-    /// Longest frame that is taken.
+    /// Longest frame that the receiver accepts.
     pub limit: usize,
 }
 
@@ -33,17 +32,17 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Takes frames of at most `limit` bytes.
+    /// Creates a buffer for frames of at most `limit` bytes.
     pub const fn new(limit: usize) -> Self {
         Self { bytes: Vec::new(), taken: 0, limit }
     }
 
-    /// Sets the longest frame that is taken from now on.
+    /// Sets the limit on the length of frames from now on.
     pub const fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// The buffer to append received bytes to, with room for at least `more`.
+    /// Returns the buffer for received bytes, with room for at least `more`.
     pub fn space(&mut self, more: usize) -> &mut Vec<u8> {
         if self.taken == self.bytes.len() {
             self.bytes.clear();
@@ -58,7 +57,8 @@ impl Incoming {
         &mut self.bytes
     }
 
-    /// Bytes known to be missing of a frame that has begun; zero if none has, or if one is whole.
+    /// Returns the number of bytes known to be missing from a partly received frame; zero if no
+    /// frame has begun, or if a frame is complete.
     pub fn missing(&self) -> usize {
         let begun = &self.bytes[self.taken..];
         match begun.split_first_chunk::<HEADER_BYTES>() {
@@ -70,15 +70,15 @@ impl Incoming {
         }
     }
 
-    /// Whether a whole frame, or one that is too long, waits to be taken.
+    /// Whether a complete frame waits to be taken, within the limit or not.
     pub fn has_frame(&self) -> bool {
         self.taken < self.bytes.len() && self.missing() == 0
     }
 
-    /// The next whole frame, without its header; `None` if there is none.
+    /// Takes the next complete frame, without its header; `None` if there is none.
     ///
     /// # Errors
-    /// [`Oversized`], and the same again at every later call.
+    /// [`Oversized`], and again at every later call.
     pub fn take_frame(&mut self) -> Result<Option<&[u8]>, Oversized> {
         let Some((header, rest)) = self.bytes[self.taken..].split_first_chunk::<HEADER_BYTES>()
         else {
@@ -97,7 +97,7 @@ impl Incoming {
     }
 }
 
-/// Appends a frame of what `write` appends.
+/// Appends a frame around the bytes that `write` appends.
 pub fn append(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
@@ -109,7 +109,7 @@ pub fn append(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 /// Appends a message in `postcard`'s encoding.
 ///
 /// # Panics
-/// If the type's `Serialize` reports an error of its own; none of the protocol's do.
+/// If the type's `Serialize` reports an error of its own; the protocol's types never do.
 pub fn write(out: &mut Vec<u8>, message: &impl Serialize) {
     try_write(out, message).expect("a vector takes whatever the protocol's messages are");
 }

@@ -7,10 +7,11 @@
 //! server → client   Welcome     the directory, or Refused with a reason
 //! ```
 //!
-//! Both sides are pure: frames in, frames out. The server proves first, and the labels differ from
-//! each other and from those of the fabric, so no proof can be replayed, sent back, or used at
-//! another port of the cluster. What follows the handshake is neither hidden nor sealed; with TLS,
-//! which replaces the shared key, all of it is (docs/security.md).
+//! Both sides are pure: frames in, frames out. The server proves first. The client's and the
+//! server's labels differ from each other and from the fabric's, so no proof can be replayed, sent
+//! back, or used at another port of the cluster. Traffic after the handshake is neither encrypted
+//! nor authenticated; with TLS, which replaces the shared key, the whole connection is
+//! (docs/security.md).
 
 use lotus_security::{Key, nonce_bytes};
 use serde::{Deserialize, Serialize};
@@ -42,19 +43,19 @@ pub enum Refusal {
         /// The server's version.
         server: u16,
     },
-    /// One side has a shared key or TLS, the other has not. Configure both alike.
+    /// One side has a shared key or TLS, the other has not. Configure both sides alike.
     #[error("one side demands a shared key or TLS, and the other does not")]
     Security,
     /// The keys differ.
     #[error("the shared keys differ")]
     Proof,
-    /// The server has as many connections as it takes. Try again, or another one.
+    /// The server has reached its limit of connections. Try again, or try another server.
     #[error("the server has as many connections as it takes")]
     Full,
-    /// The server's node is ending, or takes no part in the cluster. Try another one.
+    /// The server's node is ending, or takes no part in the cluster. Try another server.
     #[error("the server's node takes no part in the cluster any more, or does not yet")]
     Leaving,
-    /// The protocol versions differ; the client's is the one that it has named.
+    /// The protocol versions differ; `client` is the version that the client has named.
     #[error("the server speaks version {server} of the protocol, this client {client}")]
     Versions {
         /// The server's version.
@@ -65,8 +66,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The refusal in the form that a client understands: those of earlier versions know their own
-    /// version, and not a refusal that names it.
+    /// Returns the refusal in a form that the client understands: clients of earlier versions know
+    /// their own version, and do not understand a refusal that names it.
     #[must_use]
     pub fn as_told(self) -> Self {
         match self {
@@ -77,16 +78,16 @@ impl Refusal {
 }
 
 /// A frame that a server sends before it takes requests. The first variant keeps its place in all
-/// versions, so that a client of any version learns why it is refused.
+/// versions, so that a client of any version learns why the server refuses the connection.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Greeting {
-    /// The client is not admitted, for this reason.
+    /// The client is not admitted, for the given reason.
     Refused(Refusal),
-    /// The server's proof that it has the key, and a nonce for the client to prove the same.
+    /// The server's proof that it has the key, and a nonce for the client's proof.
     Challenge {
         /// The server's nonce.
         nonce: [u8; NONCE_BYTES],
-        /// Its proof.
+        /// The server's proof.
         proof: [u8; NONCE_BYTES],
     },
     /// The client is admitted and may send requests.
@@ -103,12 +104,12 @@ pub fn greet(out: &mut Vec<u8>, greeting: &Greeting) {
 pub struct Guest {
     key: Option<Key>,
     hello: [u8; HELLO_BYTES],
-    /// Whether the server has proved that it has the key, or need not.
+    /// Whether the server has proved possession of the key, or need not.
     trusts: bool,
 }
 
 impl Guest {
-    /// Begins a handshake; `out` is what to send first.
+    /// Begins a handshake; appends the first frame to send to `out`.
     ///
     /// # Errors
     /// The system's random generator fails.
@@ -122,10 +123,11 @@ impl Guest {
         Ok(Self { key: key.cloned(), hello, trusts: key.is_none() })
     }
 
-    /// Takes a frame; returns the directory once the client is welcomed. `out` is what to send.
+    /// Takes a frame; returns the directory once the client is welcomed. Appends frames to send to
+    /// `out`.
     ///
     /// # Errors
-    /// The server's refusal, or the client's own.
+    /// The server's refusal, or the client's refusal of the server.
     pub fn step(
         &mut self,
         frame: &[u8],
@@ -143,7 +145,7 @@ impl Guest {
                 Ok(None)
             }
             (Greeting::Welcome(directory), _) if self.trusts => Ok(Some(directory)),
-            // A server without a key welcomes at once; a client with one does not talk to it.
+            // A server without a key welcomes at once; a client with a key refuses such a server.
             (Greeting::Welcome(_), _) => Err(Refusal::Security),
             (Greeting::Challenge { .. }, _) => Err(Refusal::Garbage),
         }
@@ -153,7 +155,7 @@ impl Guest {
 /// The server's side of a handshake.
 #[derive(Debug, Default)]
 pub enum Doorkeeper {
-    /// No frame has come yet.
+    /// No frame has been received yet.
     #[default]
     Silent,
     /// The client has been challenged.
@@ -168,7 +170,8 @@ pub enum Doorkeeper {
 }
 
 impl Doorkeeper {
-    /// Takes a frame; returns whether the client is admitted. If not yet, `out` is what to send.
+    /// Takes a frame; returns whether the client is admitted. If not yet, `out` has the frame to
+    /// send.
     ///
     /// # Errors
     /// The refusal, to be sent to the client.
@@ -203,7 +206,7 @@ fn check_hello(frame: &[u8], key: Option<&Key>) -> Result<[u8; HELLO_BYTES], Ref
     if head[..8] != MAGIC {
         return Err(Refusal::Garbage);
     }
-    // Checked before anything that may differ between versions.
+    // Checked before any part that may differ between versions.
     if head[8..] != VERSION.to_le_bytes() {
         let client = u16::from_le_bytes([head[8], head[9]]);
         return Err(Refusal::Versions { server: VERSION, client });

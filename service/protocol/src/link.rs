@@ -1,17 +1,16 @@
-//! The loop of one connection: writes what is queued and takes in what comes.
+//! The loop of one connection: writes queued bytes and takes in received frames.
 //!
 //! Clients and servers run the same loop, each with its own [`Receiver`] and over its own [`Wire`]:
 //! a client on its `tokio` runtime, a server on a coordinator's executor or, within TLS, on a
-//! `tokio` runtime of its own. Any thread may queue bytes in the [`Outbox`]; the loop is woken for
-//! the first of them and then writes all that has gathered with one call, so the busier a
-//! connection is, the fewer wakes and calls a message takes. Each connection has one task, and one
-//! buffer in each direction.
+//! `tokio` runtime of its own. Any thread may queue bytes in the [`Outbox`]; the first queued bytes
+//! wake the loop, which then writes everything gathered so far with one call, so the busier a
+//! connection is, the fewer wakes and calls a message takes. A connection has one task, and one
+//! buffer per direction.
 //!
-//! # What bounds it
-//! Frames have a limit, and the receiver decides when there is enough in flight or unsent
-//! ([`outbox`]): then nothing more is read. A poll takes a bounded number of frames and lets other
-//! tasks have their turn. A peer that takes or sends too few bytes in an interval is given up
-//! ([`progress`]).
+//! # Bounds
+//! Frames have a limit, and the receiver decides when enough is in flight or unsent ([`outbox`]):
+//! then the loop stops reading. A poll takes a bounded number of frames and then yields to other
+//! tasks. A peer that takes or sends too few bytes in an interval is given up ([`progress`]).
 
 pub mod outbox;
 pub mod progress;
@@ -34,13 +33,13 @@ use progress::Position;
 
 /// Bytes asked for with one read.
 const READ_BYTES: usize = 64 << 10;
-/// Reads of a connection before other tasks have their turn.
+/// Reads of a connection before the loop yields to other tasks.
 const READS_IN_A_ROW: usize = 8;
-/// Frames taken before other tasks have their turn: some are answered at once, and one read may
-/// bring thousands.
+/// Frames taken before the loop yields to other tasks: some frames are answered at once, and one
+/// read may bring thousands.
 const FRAMES_IN_A_ROW: usize = 64;
 
-/// Handler of the frames that come.
+/// Handler of received frames.
 pub trait Receiver {
     /// Takes a frame.
     ///
@@ -48,10 +47,10 @@ pub trait Receiver {
     /// [`Garbage`], which ends the connection.
     fn receive(&mut self, frame: &[u8]) -> Result<(), Garbage>;
 
-    /// Called after the frames that came together have been taken.
+    /// Called after all frames received together have been taken.
     fn received(&mut self) {}
 
-    /// Whether enough messages are under way that the `_waiting` ones should wait for them.
+    /// Whether enough messages are under way for the `_waiting` messages to wait for them.
     fn has_more_coming(&self, _waiting: usize) -> bool {
         false
     }
@@ -65,9 +64,10 @@ pub trait Receiver {
 /// Bounds of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// The longest frame that is taken, in bytes.
+    /// The longest accepted frame, in bytes.
     pub frame_bytes: usize,
-    /// Least speed at which the peer must take what waits for it, and send a frame it has begun.
+    /// Least speed at which the peer must take queued bytes, and send the rest of a frame it has
+    /// begun.
     pub patience: Patience,
 }
 
@@ -75,10 +75,10 @@ pub struct Bounds {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum End {
-    /// This side has closed it, and all that was queued is written.
+    /// This side has closed the connection, after writing all queued bytes.
     #[error("this side closed the connection")]
     Closed,
-    /// The other side has closed it.
+    /// The other side has closed the connection.
     #[error("the other side closed the connection")]
     Hangup,
     /// A frame does not decode, or does not fit the protocol.
@@ -98,24 +98,24 @@ pub enum End {
     Broken(#[from] io::Error),
 }
 
-/// A connection's bytes and clock, on the runtime that drives the loop.
+/// Bytes and clock of a connection, on the runtime that drives the loop.
 pub trait Wire {
     /// A future that waits.
     type Timer: Future<Output = ()>;
 
-    /// Appends received bytes to `into`, as many as it has room for; zero bytes mean the end.
+    /// Appends received bytes to `into`, up to its free capacity; zero bytes mean the end.
     fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>>;
 
     /// Writes some of `bytes`.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Ready when waiting longer for answers to gather does not pay; polled only while more are to
-    /// come.
+    /// Ready when waiting longer to gather answers does not pay; polled only while more answers are
+    /// expected.
     fn poll_gathered(&mut self, _: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }
 
-    /// A future that is ready after this time.
+    /// Returns a future that is ready after this time.
     fn timer(&self, time: Duration) -> Self::Timer;
 }
 
@@ -135,7 +135,7 @@ impl Wire for Stream {
     }
 }
 
-/// Runs a connection to its end. `incoming` may hold bytes that came with the handshake.
+/// Runs a connection to its end. `incoming` may hold bytes received with the handshake.
 pub async fn run<W: Wire>(
     wire: &mut W,
     outbox: &Outbox,
@@ -183,7 +183,7 @@ struct Exchange<'c, W: Wire, R> {
 /// An interval over which a peer's progress is judged.
 struct Interval<T> {
     timer: Pin<Box<T>>,
-    /// Positions of both directions at its beginning.
+    /// Positions of both directions at the beginning of the interval.
     reads: Position,
     sends: Position,
 }
@@ -211,13 +211,14 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 break;
             }
             if !self.receiver.is_ready() {
-                // This side is what holds the peer up now.
+                // This side now holds up the peer, so the peer owes no bytes.
                 self.interval.iter_mut().for_each(|interval| interval.sends.owed = 0);
                 return Poll::Pending;
             }
             if self.incoming.has_frame() {
-                // Left when the receiver was not ready, which it became by what was written since:
-                // neither the socket nor the outbox would wake this loop for it.
+                // The frame was left because the receiver was not ready. Writes have since made the
+                // receiver ready: neither the socket nor the outbox would wake this loop for the
+                // frame.
                 continue;
             }
             match self.wire.poll_read(cx, self.incoming.space(READ_BYTES)) {
@@ -230,13 +231,13 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 }
             }
         }
-        // A peer with this much to say lets other tasks have their turn.
+        // Yields to other tasks while the peer has this much to say.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Takes in the whole frames that have come, as long as the receiver is ready and at most
-    /// `most` of them; counts `most` down.
+    /// Takes in complete received frames, as long as the receiver is ready and at most `most`
+    /// frames; counts `most` down.
     fn take_in(&mut self, most: &mut usize) -> Result<(), End> {
         let before = *most;
         while *most > 0
@@ -252,7 +253,7 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
         Ok(())
     }
 
-    /// Writes what is queued, as much as can be written now. Ready only when the connection ends.
+    /// Writes as many queued bytes as the wire accepts now. Ready only when the connection ends.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             if self.written == self.outgoing.len() {
@@ -286,7 +287,7 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
         }
     }
 
-    /// Progress of the peer with reading, and with a frame that it has begun.
+    /// Progress of the peer in reading, and in sending the frame that it has begun.
     fn positions(&self) -> (Position, Position) {
         let blocked = self.written < self.outgoing.len();
         let unread = if blocked { self.outbox.unsent() } else { 0 };
@@ -295,7 +296,7 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
         (reads, Position { moved: self.received, owed: missing })
     }
 
-    /// Judges the progress of a peer that owes something. Ready only if it has not kept up.
+    /// Judges the progress of a peer that owes bytes. Ready only if the peer has not kept up.
     fn poll_interval(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let (reads, sends) = self.positions();
         loop {

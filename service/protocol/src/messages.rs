@@ -1,12 +1,12 @@
 //! Messages between applications and compute nodes.
 //!
 //! A connection begins with the handshake (`crate::handshake`). After that the client sends
-//! requests and the server answers each but [`Op::Abandon`] once, in any order. Both are frames
-//! ([`crate::frame`]) of a number, four bytes little-endian, which the client chooses and the
-//! answer repeats, and a message in `postcard`'s encoding: an [`Op`] or an [`Answer`].
+//! requests and the server answers every request except [`Op::Abandon`] once, in any order.
+//! Requests and answers are frames ([`crate::frame`]) of a number, four bytes little-endian, chosen
+//! by the client and repeated in the answer, and a message in `postcard`'s encoding: an [`Op`] or
+//! an [`Answer`].
 //!
-//! Messages borrow from the frame that they came in. A message that does not decode ends the
-//! connection.
+//! Messages borrow from the received frame. A message that does not decode ends the connection.
 
 use std::fmt;
 
@@ -20,21 +20,21 @@ pub use crate::steps::{Action, Begin, Found, Keys, Kind, Step, StepEnd};
 use crate::effect::Effect;
 use crate::table_shape::{self, TableShape};
 
-/// The protocol's version. Both ends must have the same.
+/// The protocol's version. Both ends must have the same version.
 pub const VERSION: u16 = 7;
 /// Default for the longest request that a server takes, in bytes.
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// The longest answer that a client takes, in bytes.
 pub const ANSWER_BYTES: usize = 1 << 20;
-/// Longest result of a call, in bytes, and limit for the values of an execution's rows with
-/// [`ROW_BYTES`] added for each: what fits in an answer beside its head.
+/// Longest result of a call, in bytes. Also the limit for the values of an execution's rows,
+/// counted with [`ROW_BYTES`] per row. The remaining bytes of an answer are for its head.
 pub const RESULT_BYTES: usize = ANSWER_BYTES - 64;
 /// Most bytes that a row takes in an answer beside its value.
 pub const ROW_BYTES: usize = 6;
 /// Bytes of the number in front of a message.
 pub const NUMBER_BYTES: usize = 4;
 
-/// Permanent name of a call, so that it is carried out once however often it is sent.
+/// Permanent name of a call: the call is carried out once, however often it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct CallId(pub [u8; 16]);
 
@@ -50,7 +50,7 @@ pub enum Op<'a> {
     /// Runs a stored transaction. Answered by `Done`, `Rejected` or `Failed`.
     #[serde(borrow)]
     Call(Call<'a>),
-    /// Asks for the final outcome of a call: if it has not committed by now, it never will.
+    /// Asks for the final outcome of a call: if the call has not committed by now, it never will.
     /// Answered by `Done`, `Never` or `Failed`.
     Outcome {
         /// The call.
@@ -64,13 +64,13 @@ pub enum Op<'a> {
     Step(Step<'a>),
     /// Gives up an interactive transaction or a scan. Not answered.
     Abandon {
-        /// The client's number for it.
+        /// The client's number for the transaction or the scan.
         txn: u32,
     },
     /// Asks for the directory. Answered by `Directory`.
     Directory,
-    /// Creates a table, unless there is one of this name and shape. Answered by `TableCreated` or
-    /// `Failed`.
+    /// Creates a table, unless a table with this name and shape exists. Answered by `TableCreated`
+    /// or `Failed`.
     CreateTable {
         /// The table.
         #[serde(borrow)]
@@ -78,36 +78,37 @@ pub enum Op<'a> {
         /// Time that the server may take, in microseconds.
         timeout_us: u32,
     },
-    /// Asks for the next page of a scan. Answered by `Page` or `Failed`; after a failure the scan
-    /// is over, and after the last page it is to be abandoned.
+    /// Asks for the next page of a scan. Answered by `Page` or `Failed`. A failure ends the scan;
+    /// after the last page the client has to abandon the scan.
     #[serde(borrow)]
     Scan(Scan<'a>),
-    /// Drops a table, of which it may be asked again: one that is dropped already is, whatever
-    /// table has the name since. Answered by `TableDropped` or `Failed`.
+    /// Drops a table. The request may be repeated: a table dropped before counts as dropped, even
+    /// if another table has taken the name since. Answered by `TableDropped` or `Failed`.
     DropTable {
-        /// Its name.
+        /// Name of the table.
         name: &'a str,
-        /// Its number; `None` if the client knows of no such table. Nothing is dropped then.
+        /// Number of the table; `None` if the client knows of no such table: then nothing is
+        /// dropped.
         table: Option<u16>,
         /// Time that the server may take, in microseconds.
         timeout_us: u32,
     },
 }
 
-/// A request for a page of a scan. One that comes twice gets the same page twice.
+/// A request for a page of a scan. A repeated request gets the same page again.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Scan<'a> {
     /// The client's number for the scan, unique among the scans and interactive transactions that
     /// are open on the connection.
     pub scan: u32,
-    /// Begins the scan: with a new snapshot, or with that of the cursor.
+    /// Begins the scan, with a new snapshot or with the cursor's snapshot.
     pub begin: bool,
     /// The table.
     pub table: u16,
-    /// Cursor of the page before; empty for the first page.
+    /// Cursor of the previous page; empty for the first page.
     #[serde(borrow)]
     pub cursor: Bytes<'a>,
-    /// Rows to show; all of them, from the first on, unless the table is ordered.
+    /// Rows to show; all rows, from the first on, unless the table is ordered.
     pub keys: Keys<'a>,
 }
 
@@ -117,34 +118,34 @@ pub type PageRow<'a> = (Bytes<'a>, Bytes<'a>);
 /// A call of a stored transaction.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Call<'a> {
-    /// Its name.
+    /// Name of the stored transaction.
     pub procedure: &'a str,
-    /// Its arguments, encoded.
+    /// Encoded arguments.
     #[serde(borrow)]
     pub arguments: Bytes<'a>,
     /// Time that the server may take, in microseconds.
     pub timeout_us: u32,
     /// The shard whose owner is asked; other nodes answer `WrongOwner`. `None` asks any node.
     pub shard: Option<u16>,
-    /// Id under which it takes effect at most once.
+    /// Id under which the call takes effect at most once.
     pub id: Option<CallId>,
 }
 
 /// An answer of a server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Answer<'a> {
-    /// The call has committed; its result, encoded.
+    /// The call has committed; contains its encoded result.
     #[serde(borrow)]
     Done(Bytes<'a>),
-    /// The transaction's own code gave up, with this error, encoded. Nothing was changed.
+    /// The transaction's own code gave up, with this encoded error. Nothing was changed.
     Rejected(Bytes<'a>),
     /// The request failed.
     Failed(Failure),
     /// The call has not committed, and never will.
     Never,
-    /// Values of the rows that the step added, in their order; `None` for absent ones.
+    /// Values of the rows that the step added, in the step's order; `None` for absent rows.
     Executed(Vec<Option<Bytes<'a>>>),
-    /// The same, and what the step's operation on an ordered table has found.
+    /// Values of the added rows, and the result of the step's operation on an ordered table.
     Found {
         /// Values of the rows that the step added.
         added: Vec<Option<Bytes<'a>>>,
@@ -153,18 +154,18 @@ pub enum Answer<'a> {
     },
     /// The interactive transaction has committed, with this timestamp if it wrote anything.
     Committed(Option<u64>),
-    /// The interactive transaction is over. No server sends it at present.
+    /// The interactive transaction is over. No server sends this answer at present.
     Ended,
     /// The directory.
     Directory(Box<Directory>),
-    /// The table exists, under this number.
+    /// The table exists, with this number.
     TableCreated(u16),
     /// Rows of a scan.
     Page {
         /// The rows.
         #[serde(borrow)]
         rows: Vec<PageRow<'a>>,
-        /// The cursor behind them; `None` if they are the last.
+        /// The cursor behind these rows; `None` if they are the last.
         cursor: Option<Bytes<'a>>,
     },
     /// The table was dropped. Its memory has been given back, or will be.
@@ -176,17 +177,18 @@ pub enum Answer<'a> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Failure {
-    /// Another node owns the shard. Ask that one.
+    /// Another node owns the shard. Ask the owner.
     #[error("shard {shard} belongs to compute node {owner:?} in epoch {epoch}")]
     WrongOwner {
         /// The shard.
         shard: u16,
         /// Index of the owner among the compute nodes; `None` while the shard has no owner.
         owner: Option<u16>,
-        /// The shard epoch in which this became so.
+        /// The shard epoch in which `owner` took effect.
         epoch: u32,
     },
-    /// The compute node takes no part in the cluster any more, or is about to stop. Ask another.
+    /// The compute node takes no part in the cluster any more, or is about to stop. Ask another
+    /// node.
     #[error("the compute node is leaving the cluster")]
     Leaving,
     /// The node is at one of its limits. Back off, then ask again.
@@ -195,18 +197,19 @@ pub enum Failure {
     /// No stored transaction has that name.
     #[error("there is no stored transaction of that name")]
     UnknownProcedure,
-    /// The arguments do not decode as those of the stored transaction.
+    /// The arguments do not decode as arguments of the stored transaction.
     #[error("the arguments do not decode: {0}")]
     Arguments(String),
-    /// The result cannot be encoded, or is too long to be sent or kept; so nothing was committed.
+    /// The result cannot be encoded, or is too long to be sent or kept; therefore nothing was
+    /// committed.
     #[error("the result cannot be returned: {0}")]
     Result(String),
     /// Time ran out before the commit began.
     #[error("time ran out")]
     Timeout,
     /// The last attempt met another transaction's lock or write, or a node that did not answer. The
-    /// sentence names it. A call was retried until its time ran out; a step of an interactive
-    /// transaction is not retried.
+    /// sentence names the cause. A call was retried until its time ran out; a step of an
+    /// interactive transaction is not retried.
     #[error("{0}; a new attempt may succeed")]
     Conflict(String),
     /// The transaction may or may not have committed. Ask with the call's id, if it has one.
@@ -215,7 +218,8 @@ pub enum Failure {
     /// A call with this id was made with another name or other arguments.
     #[error("another call has this id")]
     IdTaken,
-    /// The call's outcome was asked for before it was carried out, so it never is.
+    /// The call's outcome was asked for before the call was carried out, so the call is never
+    /// carried out.
     #[error("the call was given up when its outcome was asked for")]
     GivenUp,
     /// The interactive transaction held its locks too long and was aborted.
@@ -224,7 +228,7 @@ pub enum Failure {
         /// The limit.
         limit_ms: u32,
     },
-    /// There is no such interactive transaction on this connection.
+    /// The connection has no such interactive transaction.
     #[error("there is no such transaction on this connection")]
     NoTransaction,
     /// The row, or the table that is to be dropped, does not exist.
@@ -257,39 +261,40 @@ pub enum Failure {
     /// The specification of the table is not valid; the sentence says what to change.
     #[error("{0}")]
     InvalidTable(String),
-    /// There is a table of this name with another shape. The text names the settings that differ.
+    /// A table with this name and another shape exists. The text names the settings that differ.
     #[error("there is a table of this name already, of another shape: {0}")]
     TableDiffers(String),
-    /// The memory nodes have no room for the table, or the cluster has as many as it can have. The
-    /// sentence says which. No table was created.
+    /// The memory nodes have no room for the table, or the cluster has its maximum number of
+    /// tables. The sentence says which limit was met. No table was created.
     #[error("{0}")]
     NoRoomForTable(String),
     /// The authority, which keeps the list of tables, does not answer. No table was created.
     #[error("the authority does not answer")]
     NoAuthority,
-    /// There is no such table: it was dropped, or never created, or is the server's own.
+    /// The table does not exist: it was dropped, or never created, or belongs to the server itself.
     #[error("there is no table {table}")]
     UnknownTable {
-        /// Its number.
+        /// Number of the table.
         table: u16,
     },
-    /// The snapshot of the scan is not readable any more, or was one of another node. Begin a new
+    /// The snapshot of the scan is not readable any more, or was taken by another node. Begin a new
     /// scan.
     #[error("the snapshot of the scan is too old")]
     SnapshotTooOld,
-    /// The scan took too long, or its client did between two pages, and its snapshot was given up.
-    /// It can go on at its cursor while the snapshot is readable all the same.
+    /// The scan took too long, or the client paused too long between two pages, so the scan's
+    /// snapshot was given up. The scan can continue at its cursor as long as the snapshot is still
+    /// readable.
     #[error("the scan was ended: it may take {limit_ms} ms, and {pause_ms} ms between two pages")]
     ScanTooLong {
-        /// The limit for all of it.
+        /// The limit for the whole scan.
         limit_ms: u32,
-        /// The limit for the client between two pages.
+        /// The limit for the client's pause between two pages.
         pause_ms: u32,
     },
 }
 
 impl Failure {
-    /// Effect of the failed request.
+    /// Returns the effect of the failed request.
     pub const fn effect(&self) -> Effect {
         match self {
             Self::Unknown => Effect::Unknown,
@@ -324,9 +329,9 @@ impl Failure {
 }
 
 impl Failure {
-    /// Whether the request certainly had no effect, and the same request may succeed as a new one.
-    /// Not so for a transaction that was held too long: its application is likely to take as long
-    /// again, with the same locks.
+    /// Whether the request certainly had no effect, and may succeed if sent as a new request. False
+    /// for a transaction that was held too long: its application is likely to take as long again,
+    /// with the same locks.
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::WrongOwner { .. }
@@ -363,8 +368,8 @@ impl Failure {
 /// A quantity that a server limits in interactive transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Excess {
-    /// Rows in the transaction. Each change of an ordered table counts, and each node of one that
-    /// was read.
+    /// Rows in the transaction. Every change of an ordered table counts, and every node read of an
+    /// ordered table.
     Rows,
     /// Bytes in the answer to one step.
     AnswerBytes,
@@ -386,7 +391,7 @@ pub enum Room {
     Transactions,
     /// Records of idempotent calls.
     CallIds,
-    /// Buffers for answers: the client has not read those that were sent.
+    /// Buffers for answers: the client has not read the answers already sent.
     Answers,
     /// The queue of tables to be created.
     Tables,
@@ -403,18 +408,18 @@ impl fmt::Display for Room {
     }
 }
 
-/// Secret of the names of rows, by which a client finds a row's shard. Told to clients that were
-/// let in, and shown nowhere.
+/// Secret of the names of rows, from which a client finds a row's shard. Sent to admitted clients
+/// only, and shown nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameSecret([u8; Secret::BYTES]);
 
 impl NameSecret {
-    /// The wire form of a naming's secret.
+    /// Returns the wire form of a naming's secret.
     pub fn of(naming: Naming) -> Self {
         Self(naming.secret().to_bytes())
     }
 
-    /// The naming by this secret.
+    /// Returns the naming with this secret.
     pub fn naming(self) -> Naming {
         Naming::by(Secret::from_bytes(self.0))
     }
@@ -429,7 +434,7 @@ impl fmt::Debug for NameSecret {
 /// Data by which clients route: nodes, tables, stored transactions and the shards' owners.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Directory {
-    /// Index in `nodes` of the node that sends this.
+    /// Index in `nodes` of the node that sends this directory.
     pub node: u16,
     /// Addresses of all compute nodes.
     pub nodes: Vec<String>,
@@ -441,29 +446,29 @@ pub struct Directory {
     pub owners: Vec<Owner>,
     /// Number of requests that a connection may have in flight.
     pub in_flight: u32,
-    /// Secret of the names of rows; `None` as long as there is no table.
+    /// Secret of the names of rows; `None` as long as the cluster has no table.
     pub names: Option<NameSecret>,
 }
 
 /// A table, as clients see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Table {
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// Its number.
+    /// Number of the table.
     pub id: u16,
     /// First byte and length of the critical field; `None` if the whole key's hash decides.
     pub critical_field: Option<(u8, u8)>,
-    /// Number of its shards.
+    /// Number of shards.
     pub shards: u16,
-    /// Whether its rows are in the order of their keys.
+    /// Whether the table keeps its rows in key order.
     pub ordered: bool,
     /// Largest value, in bytes.
     pub record_bytes: u32,
 }
 
 impl Table {
-    /// The table of this number and specification, which must be valid.
+    /// Returns the table with this number and specification, which must be valid.
     pub fn of(id: u16, spec: &TableSpec) -> Self {
         let critical_field = table_shape::pair(spec.critical_field);
         let name = spec.name.clone().into_owned();
@@ -472,7 +477,7 @@ impl Table {
         Self { name, id, critical_field, shards, ordered, record_bytes }
     }
 
-    /// The critical field, from which a key's shard is derived.
+    /// Returns the critical field, from which a key's shard is derived.
     pub fn critical_field(&self) -> CriticalField {
         table_shape::field(self.critical_field)
     }
@@ -481,9 +486,9 @@ impl Table {
 /// A stored transaction, as clients see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Procedure {
-    /// Its name.
+    /// Name of the stored transaction.
     pub name: String,
-    /// Isolation, and whether it may write.
+    /// Isolation, and whether the transaction may write.
     pub kind: Kind,
 }
 
@@ -492,11 +497,11 @@ pub struct Procedure {
 pub struct Owner {
     /// Index of the owner among the compute nodes; `None` while the shard has no owner.
     pub node: Option<u16>,
-    /// The shard epoch in which this became so.
+    /// The shard epoch in which `node` took effect.
     pub epoch: u32,
 }
 
-/// Bytes that are encoded in one piece and borrowed when decoded.
+/// Bytes encoded in one piece, and borrowed when decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bytes<'a>(pub &'a [u8]);
 
@@ -532,7 +537,7 @@ pub fn send(out: &mut Vec<u8>, number: u32, message: &impl Serialize) {
     });
 }
 
-/// A frame that holds no message of this protocol. The connection cannot go on.
+/// A frame without a message of this protocol. The connection cannot continue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a frame that is no message of this protocol")]
 pub struct Garbage;
@@ -549,7 +554,7 @@ pub fn split(frame: &[u8]) -> Result<(u32, &[u8]), Garbage> {
 /// Decodes a message.
 ///
 /// # Errors
-/// [`Garbage`] if it does not decode, or something follows it.
+/// [`Garbage`] if the message does not decode, or bytes follow it.
 pub fn decode<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T, Garbage> {
     match postcard::take_from_bytes(message) {
         Ok((decoded, [])) => Ok(decoded),

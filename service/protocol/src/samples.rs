@@ -3,8 +3,8 @@
 use crate::messages::{Excess, Failure, Room};
 
 impl Failure {
-    /// A sample of each variant in turn, for tests. A new variant does not compile before it has a
-    /// place here.
+    /// Returns a sample of every variant in turn, for tests. A new variant does not compile before
+    /// this list includes it.
     #[doc(hidden)]
     pub fn samples() -> impl Iterator<Item = Self> {
         let first = Self::WrongOwner { shard: 0, owner: None, epoch: 0 };

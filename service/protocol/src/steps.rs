@@ -1,16 +1,17 @@
-//! Steps of interactive transactions, and what they find in ordered tables. They are part of the
-//! messages ([`crate::messages`]), which name them too.
+//! Steps of interactive transactions, and results of operations on ordered tables. These types are
+//! part of the messages ([`crate::messages`]), which re-export them.
 
 use lotus_mvcc::KeyRange;
 use serde::{Deserialize, Serialize};
 
 use crate::messages::{Bytes, PageRow};
 
-/// A step of an interactive transaction: changes and new rows, in this order, and then the end, of
-/// which there is one kind for each answer.
+/// A step of an interactive transaction: changes and new rows, in order, and then an end, with one
+/// kind of end for every kind of answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Step<'a> {
-    /// The client's number for the transaction, unique among those open on the connection.
+    /// The client's number for the transaction, unique among the open transactions of the
+    /// connection.
     pub txn: u32,
     /// Begins the transaction, if this is its first step.
     pub begin: Option<Begin>,
@@ -21,10 +22,10 @@ pub struct Step<'a> {
     pub end: StepEnd<'a>,
 }
 
-/// The end of a step. Each locks and reads the rows that were added, first.
+/// The end of a step. Every variant first locks and reads the rows that the step has added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StepEnd<'a> {
-    /// Does nothing else. Answered by `Executed`.
+    /// No further operation. Answered by `Executed`.
     Execute,
     /// Commits. Answered by `Committed`.
     Commit,
@@ -38,14 +39,14 @@ pub enum StepEnd<'a> {
         /// Whether the row is locked to write.
         for_update: bool,
     },
-    /// Deletes a row of an ordered table, if there is one. Answered by `Found`.
+    /// Deletes a row of an ordered table, if the row exists. Answered by `Found`.
     Delete {
         /// The table.
         table: u16,
         /// The key.
         key: Bytes<'a>,
     },
-    /// Reads rows of an ordered table, a page of them. Answered by `Found`.
+    /// Reads a page of rows of an ordered table. Answered by `Found`.
     Range {
         /// The table.
         table: u16,
@@ -61,13 +62,13 @@ pub enum StepEnd<'a> {
 /// First-step parameters of an interactive transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Begin {
-    /// Isolation, and whether it may write.
+    /// Isolation, and whether the transaction may write.
     pub kind: Kind,
     /// Same as [`Call::shard`](crate::messages::Call::shard).
     pub shard: Option<u16>,
 }
 
-/// Isolation of a transaction, and whether it may write.
+/// Isolation of a transaction, and whether the transaction may write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Kind {
     /// Reads one snapshot, without locks.
@@ -117,14 +118,14 @@ pub enum Action<'a> {
         /// The item.
         item: u32,
     },
-    /// A new value for an executed item, whose row is inserted if it does not exist.
+    /// A new value for an executed item; inserts the row if it does not exist.
     Upsert {
         /// The item.
         item: u32,
         /// The value.
         value: Bytes<'a>,
     },
-    /// The value of a row of an ordered table, which is inserted if it does not exist.
+    /// The value of a row of an ordered table; inserts the row if it does not exist.
     OrderedPut {
         /// The table.
         table: u16,
@@ -144,25 +145,25 @@ pub enum Action<'a> {
     },
 }
 
-/// A range of keys of an ordered table. It may end before it begins.
+/// A range of keys of an ordered table. The upper bound may be below the lower bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Keys<'a> {
-    /// The least key that lies in it, if it is one.
+    /// Lower bound, inclusive.
     #[serde(borrow)]
     pub from: Bytes<'a>,
-    /// The least key behind it.
+    /// Upper bound, exclusive.
     pub until: Option<Bytes<'a>>,
     /// Whether the greatest key comes first.
     pub reverse: bool,
 }
 
 impl<'a> Keys<'a> {
-    /// The wire form of a range.
+    /// Returns the wire form of a range.
     pub fn of(range: &'a KeyRange, reverse: bool) -> Self {
         Self { from: Bytes(&range.from), until: range.until.as_deref().map(Bytes), reverse }
     }
 
-    /// The range.
+    /// Returns the range.
     pub fn range(&self) -> KeyRange {
         KeyRange { from: self.from.0.to_vec(), until: self.until.map(|until| until.0.to_vec()) }
     }
@@ -171,7 +172,7 @@ impl<'a> Keys<'a> {
 /// Result of an operation on an ordered table.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Found<'a> {
-    /// Value of a row; `None` if there is none.
+    /// Value of a row; `None` if there is no row.
     #[serde(borrow)]
     Value(Option<Bytes<'a>>),
     /// Whether there was a row to delete.
@@ -180,8 +181,9 @@ pub enum Found<'a> {
     Rows {
         /// The rows, in their order.
         rows: Vec<PageRow<'a>>,
-        /// End of a page: the least key of the range that is left, or in reverse the least key that
-        /// is not. `None` if nothing is left, or there are as many rows as the limit allows.
+        /// End of a page: the least key of the range that is still to be read, or in reverse the
+        /// least key already covered. `None` if the whole range is covered, or the number of rows
+        /// has reached the limit.
         rest: Option<Bytes<'a>>,
     },
 }

@@ -1,9 +1,9 @@
 //! Byte stream between a client and a server: TCP, plain or within TLS, or a Unix socket.
 //!
-//! TLS is that of the nodes (`lotus_fabric::security::Stream`), which reads and writes without
-//! waiting; this module adds the waiting for `tokio`. TLS may hold bytes that the socket no longer
-//! has; they are read before waiting, because only a read that finds nothing makes `tokio` poll the
-//! socket.
+//! TLS is the nodes' TLS (`lotus_fabric::security::Stream`), which reads and writes without
+//! waiting; this module adds the waiting for `tokio`. TLS may hold bytes that the socket has
+//! already delivered; TLS is read before waiting, because only a read that finds nothing makes
+//! `tokio` poll the socket.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,14 +24,14 @@ use crate::messages::{ANSWER_BYTES, Directory};
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_PROBES: u32 = 3;
-/// Longest time for which what was sent may stay unacknowledged.
+/// Longest time for which sent bytes may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 /// Most bytes read from TLS with one call: a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
 /// Prefix of an address that is the path of a Unix socket.
 pub const LOCAL: &str = "unix:";
 
-/// A connected stream of any kind.
+/// A connected stream, of any of the three kinds.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP, after a handshake with or without a shared key.
@@ -54,8 +54,8 @@ pub enum Obstacle {
 }
 
 impl Stream {
-    /// Connects to a server and passes its handshake. The [`Incoming`] buffer holds what came after
-    /// the welcome, and takes frames of an answer's size.
+    /// Connects to a server and passes its handshake. The [`Incoming`] buffer holds bytes received
+    /// after the welcome, and takes frames of an answer's size.
     ///
     /// # Errors
     /// [`Obstacle`].
@@ -85,10 +85,10 @@ impl Stream {
     }
 
     /// Connects to a server: at a host and port, or, if the address begins with [`LOCAL`], at the
-    /// Unix socket of that path.
+    /// Unix socket with the path that follows.
     ///
     /// # Errors
-    /// The system refuses, or TLS cannot begin, or is asked for on a Unix socket.
+    /// The system refuses, TLS cannot begin, or TLS is asked for on a Unix socket.
     pub async fn connect(address: &str, security: &Security) -> io::Result<Self> {
         match address.strip_prefix(LOCAL) {
             None => Self::outgoing(TcpStream::connect(address).await?, security),
@@ -100,7 +100,7 @@ impl Stream {
         }
     }
 
-    /// The stream over a socket that this side has connected.
+    /// Returns the stream over a socket that this side has connected.
     ///
     /// # Errors
     /// The system refuses, or TLS cannot begin.
@@ -108,7 +108,7 @@ impl Stream {
         Self::over(socket, security, |socket| security::Stream::outgoing(socket, security))
     }
 
-    /// The stream over a socket that an application has connected.
+    /// Returns the stream over a socket that an application has connected.
     ///
     /// # Errors
     /// The system refuses, or TLS cannot begin.
@@ -135,7 +135,7 @@ impl Stream {
     /// Writes as much as possible without waiting.
     ///
     /// # Errors
-    /// Those of a write; [`io::ErrorKind::WouldBlock`] if there is no room.
+    /// Errors of a write; [`io::ErrorKind::WouldBlock`] if there is no room.
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.try_write(bytes),
@@ -144,7 +144,7 @@ impl Stream {
         }
     }
 
-    /// Same as [`Self::try_write`], bypassing TLS: for a peer that does not speak it
+    /// Same as [`Self::try_write`], bypassing TLS: for a peer that does not speak TLS
     /// ([`security::NO_TLS`]).
     ///
     /// # Errors
@@ -158,8 +158,8 @@ impl Stream {
     }
 }
 
-/// Lets the kernel end a connection after its other side has vanished without closing it, as with
-/// its power: it answers no probe, or acknowledges nothing of what was sent.
+/// Lets the kernel end a connection whose other side has vanished without closing it, for example
+/// at a loss of power: the other side answers no probe, or acknowledges no sent bytes.
 fn give_up_the_vanished(socket: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;

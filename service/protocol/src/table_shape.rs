@@ -3,7 +3,7 @@
 use lotus_mvcc::{CriticalField, Inline, TableSpec};
 use serde::{Deserialize, Serialize};
 
-/// A [`TableSpec`] on the wire. It may be invalid.
+/// A [`TableSpec`] on the wire, possibly invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TableShape<'a> {
     name: &'a str,
@@ -20,7 +20,7 @@ pub struct TableShape<'a> {
 }
 
 impl<'a> TableShape<'a> {
-    /// The wire form of a specification.
+    /// Returns the wire form of a specification.
     pub fn of(spec: &'a TableSpec) -> Self {
         Self {
             name: &spec.name,
@@ -35,7 +35,7 @@ impl<'a> TableShape<'a> {
         }
     }
 
-    /// The specification.
+    /// Returns the specification.
     pub fn spec(&self) -> TableSpec {
         let spec = TableSpec::named(self.name.to_owned())
             .record_bytes(self.record_bytes)
@@ -49,7 +49,7 @@ impl<'a> TableShape<'a> {
     }
 }
 
-/// First byte and length of a critical field; `None` if the whole key's hash decides.
+/// Returns the first byte and length of a critical field; `None` if the whole key's hash decides.
 pub(crate) const fn pair(field: CriticalField) -> Option<(u8, u8)> {
     match field {
         CriticalField::Hashed => None,
@@ -57,7 +57,7 @@ pub(crate) const fn pair(field: CriticalField) -> Option<(u8, u8)> {
     }
 }
 
-/// The critical field of a first byte and length.
+/// Returns the critical field with this first byte and length.
 pub(crate) const fn field(pair: Option<(u8, u8)>) -> CriticalField {
     match pair {
         Some((start, len)) => CriticalField::Bytes { start, len },

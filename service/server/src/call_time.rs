@@ -1,25 +1,25 @@
-//! The time by which records of calls expire: one on which all servers agree, and no clock decides.
+//! The time by which records of calls expire: agreed on by all servers, and not read from a clock.
 //!
 //! # What it is
-//! A row of the table of call records has the *time*, in milliseconds, and one row for each compute
-//! node how far that node has *reached*. Now and then each server adds what has passed on its own
-//! clock since its last turn to what it has reached, and sets the time to the least that any live
-//! node has reached, by one transaction. So the time runs with the slowest of them. What a clock
-//! shows plays no part in it, and a clock that jumps moves it by a [step](Pace) at most.
+//! A row of the table of call records has the *time*, in milliseconds; a further row per compute
+//! node has the time that the node has *reached*. Now and then a server adds the time passed on its
+//! own clock since the last turn to its reached time, and sets the time to the least reached by any
+//! live node, in a single transaction. So the time runs with the slowest node. A clock's reading
+//! plays no part, and a jump of a clock moves the time by a [step](Pace) at most.
 //!
-//! A record gets what its node has reached, which is never before the time, and expires by the
-//! time: so every live node has counted the whole retention since. Both go into snapshots with the
-//! records, and stand still while the cluster is down.
+//! A record is stamped with the time reached by its node, which is never before the time, and
+//! expires by the time: so every live node has counted the whole retention since. The time and the
+//! reached times go into snapshots with the records, and stand still while the cluster is down.
 //!
 //! # What it costs
-//! Nothing before the first record: only that begins the time. Then each server has a transaction
-//! 32 times in a retention.
+//! Nothing before the first record, which begins the time. Then every server has a transaction 32
+//! times in a retention.
 //!
 //! # What may fail
-//! A turn that fails is left out: the time stands still meanwhile, and records are kept for longer.
-//! A node that is expelled counts no more; one that lives on without its server does, and holds the
-//! time up. A node that knows the live ones a moment late moves the time by no more than a step;
-//! records are kept longer than the retention for that.
+//! A failed turn is left out: the time stands still meanwhile, and records are kept for longer. An
+//! expelled node counts no more; a node that lives on without its server still counts, and holds
+//! the time up. A node learning of the live nodes a moment late moves the time by a step at most;
+//! records are therefore kept longer than the retention.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -33,22 +33,22 @@ use crate::calls;
 use crate::node::NodeServer;
 use crate::worker::Errand;
 
-/// Key of the row with the time, behind those of all records; the nodes' rows follow.
+/// Key of the row with the time, behind the keys of all records; the nodes' rows follow.
 const TIME_KEY: u64 = 1 << 32;
 /// Steps in a retention, and turns in a step.
 const STEPS: u32 = 16;
 const TURNS: u32 = 2;
-/// Steps for which a record is kept beyond the retention: its node may lag behind its own row by
-/// one, and a node that does not know a newcomer yet may move the time by another.
+/// Steps for which a record is kept beyond the retention: a node may lag a step behind its own row,
+/// and a node not knowing a newcomer yet may move the time a step further.
 const SPARE_STEPS: u64 = 2;
-/// Attempts of a turn that meets the turns of others.
+/// Attempts of a turn that conflicts with other turns.
 const ATTEMPTS: u32 = 16;
 
 /// Speed of the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Pace {
     retention_ms: u64,
-    /// The most by which a turn moves the time, and by which a node is ahead of it.
+    /// The most by which a turn moves the time, and by which a node is ahead of the time.
     step_ms: u64,
 }
 
@@ -58,15 +58,15 @@ impl Pace {
         Self { retention_ms: retention.as_millis() as u64, step_ms: step.max(1) }
     }
 
-    /// The stamp of a node that has reached this while it knows this time.
+    /// Returns the stamp of a node that has reached `own_ms` while it knows `time_ms`.
     fn stamp(self, Reached { time_ms, own_ms }: Reached) -> Stamp {
         let kept_ms = self.retention_ms + SPARE_STEPS * self.step_ms;
         Stamp { at_ms: own_ms, expired_ms: time_ms.saturating_sub(kept_ms) }
     }
 
-    /// A node's turn: `time_ms` is the time, `own_ms` what the node had reached in this life, if it
-    /// had a turn, `others` what the other live nodes have reached, and `passed_ms` the time since
-    /// its last turn by its own clock.
+    /// Computes a node's turn: `time_ms` is the time, `own_ms` the time reached in this life if the
+    /// node had a turn, `others` the times reached by the remaining live nodes, and `passed_ms` the
+    /// time since the node's last turn by its own clock.
     fn turn(
         self,
         time_ms: u64,
@@ -88,43 +88,43 @@ impl Pace {
     }
 }
 
-/// The time, and how far a node has reached.
+/// The time, and the time that a node has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Reached {
     time_ms: u64,
     own_ms: u64,
 }
 
-/// Times for a record that is written.
+/// Times for writing a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Stamp {
-    /// The record's own.
+    /// The record's own time.
     pub(crate) at_ms: u64,
-    /// Records that were written before this have expired.
+    /// Records written before this time have expired.
     pub(crate) expired_ms: u64,
 }
 
-/// A server's part in the time.
+/// A server's turn in the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeTurn {
-    /// Takes the first turn, and begins the time if there is none: a record is to be written.
+    /// Takes the first turn, and begins the time if it has not begun: a record is to be written.
     Begin,
     /// Takes a turn, if the time has begun.
     GoOn,
 }
 
-/// The time as one server knows it.
+/// The time as known to one server.
 #[derive(Debug)]
 pub(crate) struct CallTime {
     pace: Pace,
-    /// Outcome of the last turn, and when that was, by this node's clock.
+    /// Outcome of the last turn, and the moment of the turn by this node's clock.
     last: Mutex<Option<(Reached, Nanos)>>,
-    /// The same, for stamps; zero before the first turn.
+    /// Times reached by the last turn, for stamps; zero before the first turn.
     time_ms: AtomicU64,
     own_ms: AtomicU64,
     /// Whether a turn is due that no worker has taken up.
     is_due: AtomicBool,
-    /// Turns that are being taken.
+    /// Number of turns under way.
     under_way: AtomicUsize,
 }
 
@@ -140,15 +140,15 @@ impl CallTime {
         }
     }
 
-    /// Times for a record that is written now; `None` before the first turn.
+    /// Returns the times for a record written now; `None` before the first turn.
     pub(crate) fn stamp(&self) -> Option<Stamp> {
-        // Relaxed: each word only grows, and an older one keeps records for longer.
+        // Relaxed: the words only grow, and an older value keeps records for longer.
         let time_ms = self.time_ms.load(Ordering::Relaxed);
         let own_ms = self.own_ms.load(Ordering::Relaxed);
         (own_ms > 0).then(|| self.pace.stamp(Reached { time_ms, own_ms }))
     }
 
-    /// Whether a turn is being taken.
+    /// Whether a turn is under way.
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) > 0
     }
@@ -157,14 +157,14 @@ impl CallTime {
         Duration::from_millis(self.pace.step_ms) / TURNS
     }
 
-    /// Time since the last turn, by this node's clock.
+    /// Returns the time since the last turn, by this node's clock.
     fn passed_ms(&self, now: Nanos) -> u64 {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.map_or(0, |(_, then)| now.since(then).as_millis() as u64)
     }
 
-    /// Notes a turn that was begun at `then`; without `reached` whether it took place is not known,
-    /// and what has passed until it is not counted again.
+    /// Records a turn begun at `then`. Without `reached`, whether the turn took place is unknown;
+    /// time passed until the turn is not counted again.
     fn note(&self, reached: Option<Reached>, then: Nanos) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(reached) = reached.or_else(|| last.map(|(before, _)| before)) else { return };
@@ -183,16 +183,16 @@ pub(crate) async fn ask_now_and_then(node: Arc<NodeServer>, mut stopped: watch::
         }
         tokio::select! {
             () = tokio::time::sleep(node.call_time.interval()) => {}
-            // An error means that the `Server` is gone, which is the same.
+            // An error means a dropped `Server`, with the same effect.
             _ = stopped.wait_for(|stopped| *stopped) => return,
         }
     }
 }
 
-/// Takes this server's part, by a transaction. Tries again when it meets others.
+/// Takes this server's turn, in a transaction. Retries after a conflict with another turn.
 ///
 /// # Errors
-/// Those of the engine. Nothing is lost: a later turn makes up for it.
+/// Errors of the engine. Nothing is lost: a later turn makes up for a failed turn.
 pub(crate) async fn keep(
     node: &NodeServer,
     session: &mut Session,
@@ -200,7 +200,7 @@ pub(crate) async fn keep(
 ) -> Result<(), TxnError> {
     node.call_time.is_due.store(false, Ordering::Relaxed);
     let _under_way = UnderWay::begin(&node.call_time.under_way);
-    // Others may be gone before it ends, or the memory node that it needs.
+    // Skipped: other nodes, or a memory node needed by the turn, may be gone before the turn ends.
     if part == TimeTurn::GoOn && (node.is_draining() || node.check_memory().is_err()) {
         return Ok(());
     }
@@ -221,7 +221,7 @@ pub(crate) async fn keep(
     }
 }
 
-/// A turn that is being taken.
+/// A turn under way.
 struct UnderWay<'n>(&'n AtomicUsize);
 
 impl<'n> UnderWay<'n> {
@@ -254,7 +254,8 @@ async fn attempt(node: &NodeServer, session: &mut Session, part: TimeTurn) -> Re
         return Ok(());
     }
     let reached_in = |item, life| txn.value(item).and_then(|row| reached_in(row, life));
-    // Records of earlier versions have the time of day: a new time begins with that, once.
+    // Records of earlier versions have the time of day: a new time begins with the time of day,
+    // once.
     let time_ms = txn.value(time).and_then(|row| Some(u64::from_le_bytes(row.try_into().ok()?)));
     let time_ms = time_ms.unwrap_or(now.0 / 1_000_000).max(1);
     let own_ms = reached_in(own, own_life);
@@ -263,21 +264,21 @@ async fn attempt(node: &NodeServer, session: &mut Session, part: TimeTurn) -> Re
     let reached = node.call_time.pace.turn(time_ms, own_ms, others, passed_ms);
     txn.upsert(time, &reached.time_ms.to_le_bytes())?;
     txn.upsert(own, &node_row(own_life, reached.own_ms))?;
-    // First as if it failed: this future may be dropped while the commit is under way.
+    // At first as if the turn failed: this future may be dropped while the commit is under way.
     node.call_time.note(None, now);
     txn.commit().await?;
     node.call_time.note(Some(reached), now);
     Ok(())
 }
 
-/// Whether a row is one of the time by which records of calls expire. Such rows go on by
-/// themselves, whatever applications do.
+/// Whether a row belongs to the time by which records of calls expire. The rows change without an
+/// action of applications.
 pub fn is_call_time(table: &str, key: &PrimaryKey) -> bool {
     let number = key.as_bytes().try_into().map(u64::from_be_bytes);
     table == calls::TABLE && number.is_ok_and(|number| number >= TIME_KEY)
 }
 
-/// Key of the row of a node, or of the time.
+/// Returns the key of a node's row, or of the row with the time.
 fn key(node: Option<usize>) -> PrimaryKey {
     (TIME_KEY + node.map_or(0, |index| 1 + index as u64)).into()
 }
@@ -286,7 +287,8 @@ fn node_row(life: u16, reached_ms: u64) -> Vec<u8> {
     [&life.to_le_bytes()[..], &reached_ms.to_le_bytes()].concat()
 }
 
-/// Time that a node has reached, by its row; `None` if another life of it wrote that.
+/// Returns the time reached by a node, from the node's row; `None` if the row was written in
+/// another life of the node.
 fn reached_in(row: &[u8], life: u16) -> Option<u64> {
     let (of, reached_ms) = row.split_first_chunk()?;
     let reached_ms = u64::from_le_bytes(reached_ms.try_into().ok()?);

@@ -1,18 +1,18 @@
-//! Records of calls that have an id, so that each takes effect once (H21).
+//! Records of calls with an id, by which every call takes effect once (H21).
 //!
-//! A call's record is part of its own write set: it is there if and only if the call has committed.
-//! Records live in rows of an internal table; a call's id determines the row, and a call with an id
-//! holds that row's write lock while it is carried out. So of two calls with one id, at any two
-//! nodes, the second finds the record of the first.
+//! A call's record is part of its own write set: the record exists if and only if the call has
+//! committed. Records live in rows of an internal table; a call's id determines the row, and a call
+//! with an id holds the row's write lock while it is carried out. So of two calls with an id in
+//! common, at any nodes, the second finds the first call's record.
 //!
-//! A row holds several records. Those that are older than the retention make room for others when
-//! the row is next written. So nothing has to be swept, and memory use does not grow. Ages are
-//! those of a time on which all servers agree ([`crate::call_time`]).
+//! A row holds several records. Records older than the retention make room for others when the row
+//! is next written. No sweep is needed, and memory use does not grow. Ages are counted in a time
+//! agreed on by all servers ([`crate::call_time`]).
 //!
-//! Results leave a part of each row to calls that are given up: a client that asks for the outcome
-//! of a call must learn it, and most of all when the row has no room for the call itself.
+//! Results leave a part of a row to calls given up: a client asking for the outcome of a call must
+//! learn the outcome, above all when the row has no room for the call itself.
 //!
-//! This module holds the format of a row, and the decisions on it; all of it is pure.
+//! This module holds the format of a row, and the decisions on a row; the module is pure.
 
 use lotus::PrimaryKey;
 use lotus_protocol::messages::{Bytes, CallId};
@@ -22,8 +22,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 /// The name of the internal table.
 pub(crate) const TABLE: &str = "lotus.calls";
 
-/// One part in this many of a row takes no results: room for the records of calls that were given
-/// up, for one at least and six at most.
+/// A row reserves one part in this many for the records of calls given up, at least one record and
+/// at most six; results may not fill the reserved part.
 const ROOM_TO_GIVE_UP: usize = 16;
 const GIVEN_UP_BYTES: usize = 40;
 
@@ -40,29 +40,29 @@ struct Record<'a> {
     result: Option<Bytes<'a>>,
 }
 
-/// Answer of a row about a call.
+/// Result of looking a call up in its row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Memory {
-    /// It has no record.
+    /// The call has no record.
     Nothing,
-    /// It has committed, with this result.
+    /// The call has committed, with this result.
     Done(Vec<u8>),
-    /// It was given up, and never will be carried out.
+    /// The call was given up, and will never be carried out.
     GivenUp,
-    /// Its id names another call.
+    /// The call's id belongs to another call.
     Taken,
 }
 
 /// The row has no room for the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Full {
-    /// There will be room when other records have expired.
+    /// There will be room when older records have expired.
     ForNow,
     /// The record does not fit even alone.
     ForEver,
 }
 
-/// Hash of a call's name and arguments, by which calls with the same id are compared.
+/// Returns the hash of a call's name and arguments, by which calls with the same id are compared.
 pub(crate) fn fingerprint(procedure: &str, arguments: &[u8]) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(&(procedure.len() as u64).to_le_bytes());
@@ -71,13 +71,13 @@ pub(crate) fn fingerprint(procedure: &str, arguments: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// The row of a call.
+/// Returns the row of a call.
 pub(crate) fn row_of(id: CallId, rows: u64) -> PrimaryKey {
     (xxh3_64(&id.0) % rows).into()
 }
 
-/// Looks a call up in its row, and compares the `fingerprint` if there is one. A row that does not
-/// decode counts as empty: only this module writes the table.
+/// Looks a call up in its row, and compares the `fingerprint` if given. A row that does not decode
+/// counts as empty: only this module writes the table.
 pub(crate) fn recall(row: &[u8], id: CallId, fingerprint: Option<u64>) -> Memory {
     let records = decode(row);
     let Some(record) = records.iter().find(|record| record.id == id) else {
@@ -100,12 +100,12 @@ pub(crate) struct Entry<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// Bytes of a row that results may fill.
+/// Returns the bytes of a row that results may fill.
 pub(crate) fn room_for_results(row_bytes: usize) -> usize {
     row_bytes - (row_bytes / ROOM_TO_GIVE_UP).clamp(GIVEN_UP_BYTES, 6 * GIVEN_UP_BYTES)
 }
 
-/// The row with one more record and without those that were written before `expired_ms`.
+/// Returns the row with one more record and without records written before `expired_ms`.
 pub(crate) fn remember(
     row: &[u8],
     entry: Entry<'_>,

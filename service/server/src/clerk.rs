@@ -1,5 +1,5 @@
-//! The clerk, a thread that creates and drops the tables that clients ask for: the engine blocks
-//! until the authority and the memory nodes have answered, which a coordinator must not wait for.
+//! The clerk: a thread that creates and drops tables for clients. The engine blocks until the
+//! authority and the memory nodes have answered, and a coordinator must not wait for that.
 
 use std::io;
 use std::sync::Weak;
@@ -16,20 +16,20 @@ use crate::ticket::Ticket;
 /// Requests that may wait.
 const QUEUE: usize = 64;
 
-/// One part in this many of a request's time is for an authority that does not answer. The rest is
-/// for its last answer, which takes as long as the authority's own time limit.
+/// One part in this many of a request's time is for waiting on a silent authority. The rest is for
+/// the authority's last answer, which takes as long as the authority's own time limit.
 const AUTHORITY_PART: u32 = 2;
 
-/// What a client asks for.
+/// The change that a client asks for.
 pub(crate) enum Wish {
-    /// A table that is to be created.
+    /// A table to be created.
     Create(TableSpec),
-    /// A table that is to be dropped; without a number, there is none.
+    /// A table to be dropped; without a number, the table does not exist.
     Drop { name: String, table: Option<TableId> },
 }
 
 impl Wish {
-    /// Failure of a request that the cluster does not allow.
+    /// Returns the failure of a request that the cluster does not allow.
     pub(crate) const fn forbidden(&self) -> Failure {
         match self {
             Self::Create(_) => Failure::MayNotCreate,
@@ -42,18 +42,18 @@ impl Wish {
 pub(crate) struct Rights {
     pub(crate) create: bool,
     pub(crate) drop: bool,
-    /// Names of tables that they may not drop.
+    /// Names of tables that clients may not drop.
     pub(crate) lasting: Vec<String>,
 }
 
-/// A request of a client.
+/// A request on its way to the clerk's thread.
 struct Request {
     ticket: Ticket,
     wish: Wish,
     deadline: Nanos,
 }
 
-/// The way to the clerk's thread, which ends when this is dropped or closed.
+/// Handle of the clerk's thread, which ends when the handle is dropped or closed.
 pub(crate) struct Clerk {
     requests: Sender<Request>,
     rights: Rights,
@@ -63,7 +63,7 @@ impl Clerk {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The operating system's error when it has no thread to give.
+    /// The operating system's error if it cannot start a thread.
     pub(crate) fn start(
         host: Weak<dyn Host>,
         index: usize,
@@ -76,7 +76,7 @@ impl Clerk {
         Ok(Self { requests: sender, rights })
     }
 
-    /// Whether clients may ask for this.
+    /// Whether clients may make this request.
     pub(crate) const fn may(&self, wish: &Wish) -> bool {
         match wish {
             Wish::Create(_) => self.rights.create,
@@ -100,13 +100,13 @@ impl Clerk {
         }
     }
 
-    /// Ends the thread once it has served what waits.
+    /// Ends the thread once it has served the waiting requests.
     pub(crate) fn close(&self) {
         self.requests.close();
     }
 }
 
-/// The sentence for a table that no client may drop.
+/// Returns the sentence for a table that no client may drop.
 fn refused(name: &str, lasting: &[String]) -> Option<String> {
     if TableSpec::named(name.to_owned()).is_internal() {
         return Some(format!("{name}: tables of the system cannot be dropped"));
@@ -122,7 +122,7 @@ fn work(host: &Weak<dyn Host>, clock: &Env, requests: &Receiver<Request>) {
             None => Err(Failure::Leaving),
             Some(_) if left.is_zero() => Err(Failure::Timeout),
             Some(host) => {
-                // If the process ends meanwhile, it may have been done.
+                // If the process ends meanwhile, the request may have been carried out.
                 ticket.commits();
                 let patience = left / AUTHORITY_PART;
                 match wish {
@@ -137,7 +137,7 @@ fn work(host: &Weak<dyn Host>, clock: &Env, requests: &Receiver<Request>) {
     }
 }
 
-/// Drops a table, or finds it dropped.
+/// Drops a table, or finds that the table was dropped before.
 fn drop_table(
     host: &dyn Host,
     name: &str,
@@ -148,19 +148,19 @@ fn drop_table(
         return Err(Failure::NotFound(ClusterError::NoSuchTable(name.to_owned()).to_string()));
     };
     match host.drop_table(name, number, patience) {
-        // Its memory is given back later.
+        // The table's memory is given back later.
         Ok(()) | Err(ClusterError::StillThere(_)) => {
             tracing::info!(table = %name, "dropped a table for a client");
             Ok(Answer::TableDropped)
         }
         Err(error @ ClusterError::NoSuchTable(_)) => Err(Failure::NotFound(error.to_string())),
-        // It may have been dropped before the authority fell silent.
+        // The table may have been dropped before the authority fell silent.
         Err(ClusterError::Authority(_)) => Err(Failure::Unknown),
         Err(error) => Err(failure_of(error)),
     }
 }
 
-/// Creates a table, or finds it created.
+/// Creates a table, or finds that the table was created before.
 fn create(host: &dyn Host, spec: TableSpec, patience: Duration) -> Result<TableId, Failure> {
     if spec.is_internal() {
         return Err(Failure::InvalidTable(internal(&spec)));
@@ -179,10 +179,10 @@ fn internal(spec: &TableSpec) -> String {
     format!("{}: names that begin with \"lotus.\" are kept for tables of the system", spec.name)
 }
 
-/// The table of this name, if it has the shape that is asked for.
+/// Returns the table of this name, if the shape is as requested.
 fn found(tables: &[(TableId, TableSpec)], wanted: &TableSpec) -> Result<TableId, Failure> {
     let found = tables.iter().find(|(_, spec)| spec.name == wanted.name);
-    // It was entered meanwhile, and is not known here yet.
+    // The table was entered meanwhile, and is not known on this node yet.
     let (table, found) = found.ok_or_else(|| Failure::Conflict("it is being created".into()))?;
     match found.differences(wanted) {
         none if none.is_empty() => Ok(*table),
@@ -190,7 +190,7 @@ fn found(tables: &[(TableId, TableSpec)], wanted: &TableSpec) -> Result<TableId,
     }
 }
 
-/// Failure that a client gets for the engine's error.
+/// Returns the failure that a client gets for the engine's error.
 fn failure_of(error: ClusterError) -> Failure {
     match error {
         ClusterError::Spec { .. } => Failure::InvalidTable(error.to_string()),

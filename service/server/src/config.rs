@@ -10,11 +10,11 @@ use lotus_protocol::link::Patience;
 use lotus_protocol::messages::REQUEST_BYTES;
 use lotus_security::{Rules, Security};
 
-/// Settings of a server: one for each compute node.
+/// Settings of the server of one compute node.
 #[derive(Debug)]
 pub struct Config {
-    /// Socket for clients, bound already: so ports can be chosen by the system, and all addresses
-    /// known, before the first server starts.
+    /// Socket for clients, bound already, so that ports can be chosen by the system, and all
+    /// addresses are known, before the first server starts.
     pub listener: TcpListener,
     /// Addresses of the servers of all compute nodes, by index, as clients reach them.
     pub nodes: Vec<String>,
@@ -22,17 +22,20 @@ pub struct Config {
     pub local: Option<LocalDoor>,
     /// Socket for metrics and health over HTTP; none by default.
     pub metrics: Option<TcpListener>,
-    /// Figures of this process that are shown beside the server's own; none by default.
+    /// Figures of this process shown beside the server's figures; none by default.
     pub gauges: Vec<Gauge>,
-    /// Admission of clients, by a shared key or TLS; by default all are admitted, on loopback only.
+    /// Admission of clients, by a shared key or TLS; by default all clients are admitted, on
+    /// loopback only.
     pub security: Security,
     /// Whether clients may create tables; by default they may not.
     pub create_tables: bool,
-    /// Whether clients may drop tables, whoever created them; by default they may not.
+    /// Whether clients may drop tables, including tables of other creators; by default they may
+    /// not.
     pub drop_tables: bool,
-    /// Names of tables that clients may not drop; by default there are none.
+    /// Names of tables that clients may not drop; none by default.
     pub lasting_tables: Vec<String>,
-    /// Coroutines that serve calls, on each coordinator; half of all it has by default.
+    /// Coroutines for serving calls, on each coordinator; by default half of the coordinator's
+    /// coroutines.
     pub workers: Option<usize>,
     /// Bounds and patience.
     pub limits: Limits,
@@ -40,15 +43,15 @@ pub struct Config {
     pub call_records: CallRecords,
 }
 
-/// A door for clients on the same host: a Unix socket, which costs them and the server a fraction
-/// of what TCP does. The path's permissions decide which users reach it; [`Config::security`] holds
-/// there as well.
+/// A door for clients on the same host: a Unix socket, which costs clients and server a fraction of
+/// TCP's cost. The path's permissions decide which users reach the socket; [`Config::security`]
+/// applies to it as well.
 #[derive(Debug)]
 pub struct LocalDoor {
-    /// The socket, bound already. The program that has bound it removes it from its path.
+    /// The socket, bound already. The program that has bound the socket removes the socket's path.
     pub listener: UnixListener,
     /// Addresses of all compute nodes, by index, as clients on this host reach them: `unix:/path`
-    /// for those that have such a door here, `host:port` for others.
+    /// for nodes with a local door on this host, `host:port` for the remaining nodes.
     pub nodes: Vec<String>,
 }
 
@@ -57,33 +60,33 @@ pub struct LocalDoor {
 pub struct Limits {
     /// Connections of clients; 1024.
     pub connections: usize,
-    /// Connections that have not passed the handshake, at each door, those that wait for their turn
-    /// included; beside the others, which they take no place of. 1,024, of which three quarters may
-    /// be served at a time for one address, while further ones of it wait.
+    /// Connections before the end of the handshake, at each door, including connections waiting for
+    /// a turn; admitted connections do not count. 1,024; three quarters of the places may be taken
+    /// by one address, while further connections from the address wait.
     pub guests: Rules,
     /// Time limit of a handshake; 2 s.
     pub greeting: Duration,
-    /// Requests that one connection may have in flight; it is not read while it has; 256.
+    /// Requests in flight on one connection; at this number the connection is not read; 256.
     pub in_flight: usize,
     /// Longest request, in bytes; 256 KiB.
     pub request_bytes: usize,
-    /// Bytes that one connection may hold: requests that are not answered, and answers that the
-    /// client has not taken; 1 MiB. It is not read while it holds more, and no call of it is begun
-    /// while answers alone take as much
+    /// Bytes held by one connection at most: unanswered requests, and answers not taken by the
+    /// client; 1 MiB. A connection above the limit is not read, and no call of the connection
+    /// begins while answers alone take as much
     /// ([`Failure::Busy`](lotus_protocol::messages::Failure::Busy)).
     pub held_bytes: usize,
-    /// The same for all connections together. While they hold more, those that hold more than
-    /// 16 KiB wait; 64 MiB.
+    /// Bytes held by all connections together. Above the limit, connections with more than 16 KiB
+    /// wait; 64 MiB.
     pub held_in_all_bytes: usize,
-    /// Rows that one interactive transaction may have, with its changes of ordered tables and the
-    /// nodes of these that it has read; 4096.
+    /// Rows of one interactive transaction, including changes of ordered tables and the nodes read
+    /// of ordered tables; 4096.
     pub rows: usize,
-    /// Time in which a client has to read [`progress_bytes`](Self::progress_bytes) of what waits
-    /// for it, or to send as much of a request that it has begun; 10 s.
+    /// Time in which a client has to read [`progress_bytes`](Self::progress_bytes) of its queued
+    /// answers, or to send as much of a begun request; 10 s.
     pub write_patience: Duration,
-    /// Bytes that a client must read or send in that time, unless less is due; 64 KiB.
+    /// Bytes that a client must read or send in this time, unless less is due; 64 KiB.
     pub progress_bytes: usize,
-    /// Longest time for which a call is tried, whatever the client asks for; 60 s.
+    /// Longest time for which a call is tried, even if the client asks for more; 60 s.
     pub longest_call: Duration,
     /// Time limit of an interactive transaction, and so of its locks; 1 s.
     pub hold: Duration,
@@ -120,23 +123,23 @@ impl Default for Limits {
 /// Settings of the records of calls that have an id. Records are rows of a table of the cluster, as
 /// durable as the calls' effects.
 ///
-/// The first server of a cluster makes that table. From then on its shape decides, in later lives
-/// of the cluster as well: a call's row follows from the number of rows, so another number would
-/// hide the records that are there.
+/// The first server of a cluster creates the table. From then on the table's shape decides, also
+/// after a restart of the cluster: the number of rows determines a call's row, so another number
+/// would hide the existing records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallRecords {
-    /// Number of rows of a new table; an id belongs to one of them. Calls with ids in the same row
-    /// conflict, so there should be many times more rows than calls in flight; 16,384.
+    /// Number of rows of a new table; an id belongs to one row. Calls with ids in the same row
+    /// conflict, so the rows should outnumber the calls in flight many times; 16,384.
     pub rows: u64,
-    /// Bytes of a row of a new table, which hold the records of several calls; 2048. One sixteenth,
-    /// from 40 to 240, is kept for calls that are given up.
+    /// Bytes of a row of a new table, which holds the records of several calls; 2048. One
+    /// sixteenth, from 40 to 240 bytes, is reserved for calls given up.
     pub row_bytes: u32,
-    /// Time for which a record is kept; then it makes room for others. It passes by the time on
-    /// which all servers agree, and no clock of one node; 10 minutes. Must be the same on all
-    /// servers of a cluster.
+    /// Time for which a record is kept before making room for new records. The time is agreed on by
+    /// all servers, independent of any node's clock; 10 minutes. Must be the same on all servers of
+    /// a cluster.
     pub retention: Duration,
-    /// Shape without which the server does not start; none by default, so that it takes the table
-    /// as it is.
+    /// Shape without which the server does not start; none by default: the server takes the table
+    /// with any shape.
     pub required: RequiredShape,
 }
 
@@ -150,10 +153,10 @@ pub struct RequiredShape {
 }
 
 impl CallRecords {
-    /// The settings with the shape of the table `found`.
+    /// Returns the settings with the shape of the table `found`.
     ///
     /// # Errors
-    /// [`StartError::CallRecords`]: it has not the shape that is required.
+    /// [`StartError::CallRecords`]: the table does not have the required shape.
     pub(crate) fn of(self, found: &TableSpec) -> Result<Self, StartError> {
         let Self { required, .. } = self;
         let (rows, row_bytes) = (found.capacity, found.record_bytes);
@@ -176,21 +179,22 @@ impl Default for CallRecords {
     }
 }
 
-/// Failure to start a server. Change what the sentence names.
+/// Failure to start a server. Change the setting named in the sentence.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// There is no such compute node, or not as many addresses as compute nodes.
+    /// The compute node does not exist, or the number of addresses is not the number of compute
+    /// nodes.
     #[error("compute node {node} of {nodes}, with {addresses} addresses, makes no sense")]
     Nodes {
         /// The node that was to be served.
         node: usize,
         /// Number of compute nodes.
         nodes: usize,
-        /// Number of addresses that were given.
+        /// Number of addresses given.
         addresses: usize,
     },
-    /// Another process has that compute node.
+    /// Another process has the compute node.
     #[error("compute node {node} is not one of this process's")]
     Elsewhere {
         /// The node that was to be served.
@@ -213,7 +217,7 @@ pub enum StartError {
         /// Number of coroutines on each coordinator.
         coroutines: usize,
     },
-    /// A record must outlive every call that it might be about.
+    /// A record must outlive every call that may refer to the record.
     #[error("records are kept for {retention:?}, and a call may take {longest_call:?}")]
     Retention {
         /// Time for which records are kept.
@@ -221,8 +225,8 @@ pub enum StartError {
         /// Time limit of a call.
         longest_call: Duration,
     },
-    /// The table of call records has another shape than the settings require, which say so for a
-    /// new one.
+    /// The table of call records does not have the required shape, which the settings specify for a
+    /// new table.
     #[error(
         "calls: {setting} = {required}, but the cluster's table of call records was made with \
          {found}, and remembers calls by that: write {setting} = {found}, or leave it out"
@@ -230,9 +234,9 @@ pub enum StartError {
     CallRecords {
         /// The setting that differs.
         setting: &'static str,
-        /// Its value in the settings.
+        /// The setting's required value.
         required: u64,
-        /// Its value in the table.
+        /// The value in the table.
         found: u64,
     },
     /// The table of call records cannot be made.
@@ -244,7 +248,7 @@ pub enum StartError {
 }
 
 impl Config {
-    /// A server at this listener; `nodes` as in [`Config::nodes`].
+    /// Returns the default settings for a server at this listener; `nodes` as in [`Config::nodes`].
     pub fn new(listener: TcpListener, nodes: Vec<String>) -> Self {
         Self {
             listener,
@@ -262,7 +266,7 @@ impl Config {
         }
     }
 
-    /// Checks that the settings fit compute node `node` of this cluster.
+    /// Checks the settings for compute node `node` of the cluster.
     pub(crate) fn check(&self, node: usize, cluster: &lotus::Config) -> Result<(), StartError> {
         let nodes = cluster.compute_nodes;
         if node >= nodes || self.nodes.len() != nodes {
@@ -295,8 +299,8 @@ impl Config {
         self.workers.unwrap_or(cluster.coroutines / 2)
     }
 
-    /// Interactive transactions that may be open on each coordinator: the coroutines that workers
-    /// leave, less one for the engine's own errands.
+    /// Returns the limit of open interactive transactions per coordinator: the coroutines not taken
+    /// by workers, less one for the engine's own errands.
     pub(crate) fn interactive(&self, cluster: &lotus::Config) -> usize {
         cluster.coroutines - self.workers(cluster) - 1
     }

@@ -1,10 +1,10 @@
-//! One client's connection: from its handshake to its end.
+//! A client's connection, from handshake to end.
 //!
-//! The handshake is carried out on the server's thread. Then the connection moves to a coordinator,
-//! whose thread reads it, runs its transactions and writes the answers: a request meets no other
-//! thread on its way, unless the coordinator has more of them than workers and others have not. A
-//! connection within TLS stays on the server's thread: the work of opening and sealing would hold
-//! up a coordinator's transactions.
+//! The server's thread carries out the handshake. Then the connection moves to a coordinator; the
+//! coordinator's thread reads the connection, runs the transactions and writes the answers: a
+//! request meets no second thread, unless the coordinator has more requests than workers and other
+//! coordinators have not. A connection within TLS stays on the server's thread: encryption and
+//! decryption would hold up a coordinator's transactions.
 
 use std::fmt;
 use std::io;
@@ -37,11 +37,11 @@ use crate::scans;
 use crate::ticket::{Peer, Ticket};
 use crate::worker::{Errand, Identity, Request, Work};
 
-/// Most turns of a busy coordinator for which answers gather before they leave together: about as
-/// long as it takes to serve two dozen requests.
+/// Most turns of a busy coordinator for which answers are gathered before they leave together:
+/// about the time to serve two dozen requests.
 const GATHERING_TURNS: u32 = 32;
 
-/// Reason for not letting a client in.
+/// Reason for not admitting a client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Turned {
     #[error(transparent)]
@@ -57,13 +57,13 @@ impl Turned {
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::Refused(_) => true,
-            // An error that TLS reports of a certificate.
+            // An error that TLS reports about a certificate.
             Self::Broken(error) => error.kind() == io::ErrorKind::InvalidData,
             Self::Slow => false,
         }
     }
 
-    /// Its kind, of which the log has one line a minute.
+    /// Returns the kind of refusal; the log has at most one line per kind and minute.
     const fn kind(&self) -> &'static str {
         match self {
             Self::Refused(Refusal::Garbage) => "garbage",
@@ -75,7 +75,7 @@ impl Turned {
     }
 }
 
-/// Lets a client in, or tells it why not; `room` says why there is no place for it, if so.
+/// Admits a client, or tells the client why not; `room` returns the reason if there is no place.
 pub(crate) async fn admit(
     node: &NodeServer,
     stream: &mut Stream,
@@ -93,7 +93,8 @@ pub(crate) async fn admit(
         Ok(Err(Turned::Refused(refusal))) => {
             let mut out = Vec::new();
             greet(&mut out, &Greeting::Refused(refusal.as_told()));
-            // The socket's buffer has room for this little; otherwise the client is not told.
+            // The socket's buffer has room for so short a message; otherwise the client is not
+            // told.
             let _ = stream.try_write(&out);
             Err(refusal.into())
         }
@@ -137,7 +138,7 @@ async fn shake_hands(
     }
 }
 
-/// Origin of a client, which decides how it reaches the compute nodes.
+/// Origin of a client. The origin decides the compute nodes' addresses in the directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Origin {
     Network(SocketAddr),
@@ -146,7 +147,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// The origin as guests are counted by.
+    /// Returns the source under which guests are counted.
     pub(crate) fn source(self) -> Source {
         match self {
             Self::Network(address) => Source::from(address.ip()),
@@ -164,15 +165,15 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A client that was let in, on its way to the coordinator that will serve it.
+/// An admitted client, on the way to the serving coordinator.
 pub(crate) struct Newcomer {
     pub(crate) stream: OwnedFd,
-    /// Bytes that it has sent already.
+    /// Bytes that the client has sent already.
     pub(crate) incoming: Incoming,
     pub(crate) presence: Presence,
 }
 
-/// A client's entry among those that are connected. Dropping it closes the connection.
+/// A client's entry in the list of connected clients. Dropping the entry closes the connection.
 pub(crate) struct Presence {
     node: Arc<NodeServer>,
     peer: Arc<Peer>,
@@ -181,7 +182,8 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Registers a client; `number` is unique to its connection, `home` its coordinator.
+    /// Registers a client; `number` is unique to the connection, `home` is the client's
+    /// coordinator.
     pub(crate) fn enter(node: &Arc<NodeServer>, number: u64, client: Origin, home: usize) -> Self {
         let peer = Arc::new(Peer::new(&node.budgets[home], node.limits.held_bytes));
         node.enter(number, &peer);
@@ -209,7 +211,8 @@ pub(crate) async fn attend(newcomer: Newcomer, home: usize, executor: Handle) {
     }
 }
 
-/// Serves a client to its end; its requests go to coordinator `home` while that has idle workers.
+/// Serves a client to its end; its requests go to coordinator `home` as long as `home` has idle
+/// workers.
 pub(crate) async fn serve(
     wire: &mut impl Wire,
     mut incoming: Incoming,
@@ -236,15 +239,15 @@ pub(crate) async fn serve(
         open: Numbered::new(),
         retries: Arc::default(),
     };
-    // Dropping the desk ends the transactions that are open.
+    // Dropping the desk ends the open transactions.
     let end = link::run(wire, &peer.outbox, &mut incoming, &mut desk, bounds).await;
     note_end(node, &end, *client);
 }
 
-/// A connection that a coordinator's task serves.
+/// A connection served by a coordinator's task.
 struct Seated {
     socket: Socket,
-    /// Turns for which answers have been gathering.
+    /// Turns for which answers have been gathered.
     waited: u32,
 }
 
@@ -259,7 +262,7 @@ impl Wire for Seated {
         self.socket.poll_write(bytes)
     }
 
-    /// Waits while the coordinator has something else to do, for [`GATHERING_TURNS`] at most.
+    /// Waits while the coordinator has other work, for [`GATHERING_TURNS`] at most.
     fn poll_gathered(&mut self, _: &mut Context<'_>) -> Poll<()> {
         let executor = self.socket.executor();
         if self.waited >= GATHERING_TURNS || !executor.has_company() {
@@ -276,24 +279,25 @@ impl Wire for Seated {
     }
 }
 
-/// Takes a client's requests in and hands them on.
+/// Takes in a client's requests and hands them on.
 struct Desk<'n> {
     node: &'n Arc<NodeServer>,
     peer: &'n Arc<Peer>,
-    /// The coordinator of this thread; within TLS, the one that requests go to first.
+    /// The coordinator of this thread; within TLS, the coordinator that gets requests first.
     home: usize,
-    /// Requests that came together, by coordinator.
+    /// Requests received together, by coordinator.
     queued: Vec<Vec<Errand>>,
-    /// Arrival of the first of them.
+    /// Arrival of the first of these requests.
     arrived: Option<Nanos>,
-    /// Idle workers of `home` when the first of them came, less the requests given to them since.
+    /// Idle workers of `home` at the arrival of the first request, less the requests given to them
+    /// since.
     idle_here: Option<usize>,
     /// The coordinator that got the last request in turn.
     next: usize,
     origin: Origin,
     /// Interactive transactions and scans, by the client's numbers.
     open: Numbered<Open>,
-    /// Refusals of its transactions, for their next attempts.
+    /// Refused locks of the client's transactions, for their next attempts.
     retries: Arc<Retries>,
 }
 
@@ -340,7 +344,8 @@ impl Receiver for Desk<'_> {
         (self.arrived, self.idle_here) = (None, None);
     }
 
-    /// True while more requests are in flight than answers wait, so half of them travel together.
+    /// True while the requests in flight outnumber the waiting answers, so half of the answers
+    /// travel together.
     fn has_more_coming(&self, waiting: usize) -> bool {
         self.peer.in_flight() > waiting
     }
@@ -378,7 +383,7 @@ impl Desk<'_> {
         clerk.carry_out(ticket, wish, deadline);
     }
 
-    /// Time by which a request that arrived at `arrived` is answered.
+    /// Returns the deadline for the answer to a request received at `arrived`.
     fn deadline(&self, arrived: Nanos, timeout_us: u32) -> Nanos {
         let timeout = Duration::from_micros(u64::from(timeout_us));
         arrived.after(timeout.min(self.node.limits.longest_call))
@@ -408,11 +413,11 @@ impl Desk<'_> {
         let retry = self.retries.begin(First::of(step.txn, message));
         let open = interactive::begin(self.node, place, begin.kind, retry);
         open.step(ticket, message);
-        // If the number is in use, the transaction that had it ends.
+        // If the number is in use, the earlier transaction with the number ends.
         self.open.begin(step.txn, open, Open::standing);
     }
 
-    /// Hands a request for a page to its scan, which it may begin.
+    /// Hands a request for a page to its scan; the request may begin the scan.
     fn scan(&mut self, ticket: Ticket, scan: &Scan<'_>, message: &[u8]) {
         if !scan.begin {
             match self.open.get(scan.scan) {
@@ -432,8 +437,8 @@ impl Desk<'_> {
         self.open.begin(scan.scan, open, Open::standing);
     }
 
-    /// The coordinator of the next request: `home`, where a hand-over costs nothing, while workers
-    /// are idle there; then all of them in turn.
+    /// Returns the coordinator for the next request: `home` while `home` has idle workers, because
+    /// the hand-over then costs nothing; otherwise the coordinators in turn.
     fn seat(&mut self) -> usize {
         let (node, home) = (self.node, self.home);
         if self.queued.len() == 1 {
@@ -449,7 +454,7 @@ impl Desk<'_> {
     }
 }
 
-/// Counts a connection's end, and logs it.
+/// Counts and logs a connection's end.
 fn note_end(node: &NodeServer, end: &End, client: Origin) {
     match end {
         End::Garbage(_) | End::Oversized(_) | End::SlowReader(_) | End::SlowSender(_) => {
@@ -463,7 +468,7 @@ fn note_end(node: &NodeServer, end: &End, client: Origin) {
     }
 }
 
-/// Counts a client that was not let in, and logs it.
+/// Counts and logs a client that was not admitted.
 pub(crate) fn note_turned(node: &NodeServer, turned: &Turned, client: Origin) {
     let index = node.index;
     if !turned.is_refusal() {

@@ -1,12 +1,12 @@
-//! Counters of a server's transactions: apart for each coordinator, so that none writes what
-//! another reads often.
+//! Counters of a server's transactions: separate per coordinator, so that a coordinator never
+//! writes a counter often read by another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lotus::TxnError;
 
-/// Upper bounds of the latency histogram, in microseconds; the last bucket has none.
+/// Upper bounds of the latency histogram, in microseconds; the last bucket has no bound.
 pub(crate) const LATENCY_BOUNDS_US: [u64; 18] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000,
     500_000, 1_000_000, 2_000_000, 5_000_000,
@@ -76,26 +76,26 @@ impl Latencies {
     }
 }
 
-/// The counts of one coordinator. Only its thread writes them.
+/// The counters of one coordinator. Only the coordinator's thread writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
     pub(crate) endings: [AtomicU64; Ending::ALL.len()],
     pub(crate) aborts: [AtomicU64; ABORT_REASONS.len()],
     pub(crate) latencies: Latencies,
-    /// Latencies of each stored transaction, by its place in the registry.
+    /// Latencies of each stored transaction, by place in the registry.
     pub(crate) by_procedure: Box<[Latencies]>,
 }
 
 impl Counters {
-    /// Counters at zero, for this many stored transactions.
+    /// Creates counters at zero, for this many stored transactions.
     pub(crate) fn new(procedures: usize) -> Self {
         let by_procedure = (0..procedures).map(|_| Latencies::default()).collect();
         Self { by_procedure, ..Self::default() }
     }
 
-    /// Counts a request that has ended, and its latency; `procedure` is the place of the stored
-    /// transaction that it called, if it did.
+    /// Counts an ended request and the request's latency; `procedure` is the place of the stored
+    /// transaction called, if any.
     pub(crate) fn end(&self, ending: Ending, latency: Duration, procedure: Option<usize>) {
         add(&self.endings[ending as usize], 1);
         self.latencies.add(latency);
@@ -110,7 +110,7 @@ impl Counters {
     }
 }
 
-/// Adds without locking the bus: there is one writer, so nothing is lost between the two steps.
+/// Adds without locking the bus: with a single writer, nothing is lost between the two steps.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }

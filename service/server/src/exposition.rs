@@ -1,7 +1,7 @@
-//! Metrics as text, and the metrics that every process of a cluster shows.
+//! Metrics as text, and the metrics shown by every process of a cluster.
 //!
-//! A scraper that says that it takes OpenMetrics gets that; any other gets the plain text format
-//! that Prometheus has always read. Both are made of the same figures.
+//! A scraper that accepts OpenMetrics gets OpenMetrics; a scraper without OpenMetrics gets the
+//! plain text format that Prometheus has always read. Both formats show identical figures.
 
 use std::fmt::{self, Write as _};
 
@@ -14,7 +14,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// Value of a label that others have named, as both formats demand it.
+/// Label value chosen outside the server, escaped as both formats demand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LabelValue<'a>(pub(crate) &'a str);
 
@@ -32,15 +32,15 @@ impl EncodeLabelValue for LabelValue<'_> {
     }
 }
 
-/// A figure of a process that is read at each scrape.
+/// A figure of a process, read at each scrape.
 pub struct Gauge {
-    /// Its name, without the prefix `lotus_`; the unit comes last.
+    /// Name, without the prefix `lotus_`; the unit comes last.
     pub name: &'static str,
     /// Help text.
     pub help: &'static str,
-    /// Label that tells gauges with the same name apart, as name and value.
+    /// Label for telling gauges of the same name apart, as name and value.
     pub label: Option<(&'static str, String)>,
-    /// Its value; not shown while there is none. Must not block for long.
+    /// Returns the value; the gauge is hidden while there is no value. Must not block for long.
     pub read: Box<dyn Fn() -> Option<f64> + Send + Sync>,
 }
 
@@ -58,8 +58,8 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Format that an `Accept` header asks for: OpenMetrics, if it is named and nothing is
-    /// preferred to it.
+    /// Returns the format for an `Accept` header: OpenMetrics, if the header names OpenMetrics and
+    /// gives plain text no greater weight.
     pub(crate) fn accepted(accept: &str) -> Self {
         let mut weights = [0.0_f64; 2];
         for range in accept.split(',') {
@@ -117,7 +117,7 @@ fn plain(open: &str) -> String {
     plain
 }
 
-/// Metrics that every process shows of itself: its cost, its age, and its version.
+/// Metrics of every process: cost, age, and version.
 pub(crate) struct Process {
     env: Env,
     began: Nanos,
@@ -130,12 +130,12 @@ impl fmt::Debug for Process {
 }
 
 impl Process {
-    /// A process that begins about now.
+    /// Creates the metrics of a process that begins about now.
     pub(crate) fn new(env: Env) -> Self {
         Self { began: env.now(), env }
     }
 
-    /// A copy for one scrape.
+    /// Returns a copy for one scrape.
     pub(crate) fn shown(&self) -> Self {
         Self { began: self.began, env: self.env.clone() }
     }
@@ -170,7 +170,7 @@ fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Encodes gauges of the program that runs the process; those of one name stand together.
+/// Encodes gauges of the program that runs the process; gauges with the same name stand together.
 pub(crate) fn gauges(encoder: &mut DescriptorEncoder<'_>, gauges: &[Gauge]) -> fmt::Result {
     for (place, first) in gauges.iter().enumerate() {
         if gauges[..place].iter().any(|before| before.name == first.name) {

@@ -1,9 +1,9 @@
-//! The engine's errors, as clients get them.
+//! Conversion of the engine's errors to failures for clients.
 
 use lotus::{ScanError, TxnError};
 use lotus_protocol::messages::Failure;
 
-/// Failure that a caller gets for an attempt's last error.
+/// Returns the failure that a caller gets for an attempt's last error.
 pub(crate) fn of(error: TxnError) -> Failure {
     match error {
         TxnError::Fenced => Failure::Leaving,
@@ -17,7 +17,8 @@ pub(crate) fn of(error: TxnError) -> Failure {
     }
 }
 
-/// The same for an error of the commit itself. A node that is fenced there may have committed.
+/// Returns the failure for an error of the commit itself. A node fenced during its commit may have
+/// committed.
 pub(crate) fn of_commit(error: TxnError) -> Failure {
     match error {
         TxnError::Fenced | TxnError::Panicked => Failure::Unknown,
@@ -25,7 +26,7 @@ pub(crate) fn of_commit(error: TxnError) -> Failure {
     }
 }
 
-/// The same for an error of a scan.
+/// Returns the failure for an error of a scan.
 pub(crate) fn of_scan(error: ScanError) -> Failure {
     match error {
         ScanError::SnapshotTooOld => Failure::SnapshotTooOld,

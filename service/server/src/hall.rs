@@ -1,11 +1,11 @@
-//! The guests of a port that `tokio` serves: each has a task, and its place until it is admitted.
+//! The guests of a port served by `tokio`: a guest has a task, and a place until it is admitted.
 //!
-//! # What waits where
-//! A connection of an address that has its share of the places waits in a line ([`Lines`]), and
-//! others are accepted meanwhile; what is too many for that is to be closed. One below its share
-//! waits only if there is no place at all: then nothing is accepted, and the system's queue holds
-//! the rest. The lines are the caller's, so they end with the task that accepts, and with them all
-//! connections that wait.
+//! # Waiting
+//! A connection from an address with its full share of places waits in a line ([`Lines`]), while
+//! further connections are accepted; connections in excess are to be closed. A connection from an
+//! address below its share waits only if no place is free: then no connection is accepted, and the
+//! system's queue holds the rest. The caller owns the lines, so the lines and the waiting
+//! connections end with the accepting task.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,14 +17,14 @@ use lotus_security::{Guests, Lines, Rules, Seating, Source, Turn};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// The guests of one port. Clones share them.
+/// The guests of one port, shared by all clones.
 #[derive(Clone)]
 pub(crate) struct Hall(Arc<HallShared>);
 
 struct HallShared {
     env: Env,
     state: Mutex<State>,
-    /// A guest has left.
+    /// Notified when a guest has left.
     left: Notify,
 }
 
@@ -44,11 +44,11 @@ impl Hall {
         }))
     }
 
-    /// Accepts connections until one of them has a place, or none; `accept` may be dropped while it
+    /// Accepts connections until one has a place or is surplus; `accept` may be dropped while it
     /// waits.
     ///
     /// # Errors
-    /// Those of `accept`.
+    /// Errors of `accept`.
     pub(crate) async fn receive<T, A>(
         &self,
         lines: &mut Lines<T>,
@@ -77,7 +77,7 @@ impl Hall {
     }
 
     /// Takes the next connection out of the lines: as a guest, or as surplus. The error is the time
-    /// until a guest may be replaced; a guest that leaves makes room earlier.
+    /// until a guest may be replaced; a leaving guest makes room earlier.
     fn attend<T>(&self, lines: &mut Lines<T>) -> Result<Received<T>, Duration> {
         let (mut state, now) = (self.0.lock(), self.0.now());
         match lines.turn(&state.guests, now) {
@@ -90,10 +90,10 @@ impl Hall {
         }
     }
 
-    /// Waits for a place for a connection from `source`; `true` if another guest lost it.
+    /// Waits for a place for a connection from `source`; `true` if another guest lost the place.
     async fn enter(&self, source: Source) -> (GuestPlace, bool) {
         loop {
-            // Another block, so that the lock is not held while this waits.
+            // A separate block: the lock is not held during the wait.
             let wait = {
                 let (mut state, now) = (self.0.lock(), self.0.now());
                 match state.guests.place(source, now) {
@@ -119,7 +119,8 @@ impl Hall {
         GuestPlace { hall: self.clone(), id }
     }
 
-    /// Names the task of the guest with this place, which is ended when it loses the place.
+    /// Records the task of the guest with this place; the task is ended when the guest loses the
+    /// place.
     pub(crate) fn serve(&self, guest: u64, task: AbortHandle) {
         self.0.lock().tasks.insert(guest, task);
     }
@@ -132,7 +133,7 @@ impl Hall {
 }
 
 impl State {
-    /// Ends a guest, and its connection.
+    /// Ends a guest and its connection.
     fn close(&mut self, guest: u64) {
         self.guests.leave(guest);
         self.tasks.remove(&guest).iter().for_each(AbortHandle::abort);
@@ -149,22 +150,22 @@ impl HallShared {
     }
 }
 
-/// A connection that has arrived, and its place.
+/// An arrived connection, with a place or as surplus.
 pub(crate) enum Received<T> {
-    /// It has a place: the one of another guest, which was closed, if `in_anothers` says so.
+    /// The connection has a place; `in_anothers` if a guest was closed to free the place.
     Guest { newcomer: T, place: GuestPlace, in_anothers: bool },
-    /// There is none, and its line is as long as it may be: it is to be closed.
+    /// The lines hold too many connections for the free places: this connection is to be closed.
     Surplus(T),
 }
 
-/// A guest's place. Dropping it says that the guest was admitted, or is gone.
+/// A guest's place. Dropped when the guest is admitted or gone.
 pub(crate) struct GuestPlace {
     hall: Hall,
     pub(crate) id: u64,
 }
 
 impl GuestPlace {
-    /// Keeps the place for this guest, which has begun to speak, for `time` from now on.
+    /// Keeps the place for `time` from now on, for a guest that has begun to speak.
     pub(crate) fn keep(&self, time: Duration) {
         let shared = &self.hall.0;
         shared.lock().guests.keep(self.id, shared.now() + time);

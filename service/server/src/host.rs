@@ -1,4 +1,4 @@
-//! The cluster as a server sees it, whatever machines it runs on.
+//! The server's view of the cluster, independent of the machines.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use lotus::{
 };
 use lotus_fabric::env::Env;
 
-/// Time for which a transaction's code holds up a thread before its node is not healthy.
+/// Time for which a transaction's code may hold up a thread before its node counts as unhealthy.
 const HELD_UP: Duration = Duration::from_secs(1);
 
 /// A job for one coroutine slot.
 pub(crate) type SlotJob =
     Box<dyn FnOnce(Session) -> Pin<Box<dyn Future<Output = ()>>> + Send + 'static>;
 
-/// A cluster on any machines, as a server sees it.
+/// The server's view of a cluster on any machines.
 pub(crate) trait Host: Send + Sync {
     fn config(&self) -> &lotus::Config;
     fn clock(&self) -> Env;
@@ -57,7 +57,7 @@ where
     }
 
     fn submit(&self, seat: Seat, job: SlotJob) {
-        // The job itself tells those that wait for its work of its end.
+        // The job reports its end to the waiting callers.
         let _: Submitted<()> = Self::submit(self, seat, |session| async move {
             job(session).await;
             Ok(())

@@ -2,7 +2,7 @@
 //!
 //! The port asks for no key, so all connections are guests (`hall`): their number is bounded, a
 //! request must come within [`ASKING`] and be answered and read within [`ANSWERING`], and a
-//! connection serves one request. The end of the server waits for none of them.
+//! connection serves one request. A stopping server does not wait for these connections.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ use crate::sparing::Sparing;
 pub const CONNECTIONS: usize = 64;
 /// Time limit of a request's headers.
 const ASKING: Duration = Duration::from_secs(2);
-/// Time limit of a connection, from its first byte to its last.
+/// Time limit of a connection, from the first byte to the last.
 const ANSWERING: Duration = Duration::from_secs(10);
 /// Largest headers, in bytes.
 const HEADER_BYTES: usize = 16 << 10;
-/// Pause after a failed accept, as when the system has no socket left.
+/// Pause after a failed accept, for example when the system has no socket left.
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
 
 /// Metrics under way.
@@ -46,13 +46,13 @@ pub(crate) type Gathering = Pin<Box<dyn Future<Output = Registry> + Send>>;
 pub(crate) trait Shown: Send + Sync + 'static {
     /// Name for log lines.
     fn name(&self) -> String;
-    /// All its metrics.
+    /// Gathers all metrics of the process.
     fn gather(self: Arc<Self>) -> Gathering;
-    /// A word for its health; the error says why clients should not come.
+    /// Returns a word for the health; the error says why clients should not come.
     fn health(&self) -> Result<&'static str, &'static str>;
 }
 
-/// Serves both until told to stop.
+/// Serves metrics and health until told to stop.
 pub(crate) async fn serve<S: Shown>(
     shown: Arc<S>,
     listener: std::net::TcpListener,
@@ -67,14 +67,14 @@ pub(crate) async fn serve<S: Shown>(
     match TcpListener::from_std(listener) {
         Ok(listener) => tokio::select! {
             () = stand(&node, &listener, &routes, &env) => {}
-            // An error means that the server itself is gone, which is the same.
+            // An error means a dropped server, with the same effect.
             _ = stopped.wait_for(|stopped| *stopped) => {}
         },
         Err(error) => tracing::error!(node, %error, "metrics are not served any more"),
     }
 }
 
-/// Accepts connections for ever. Dropping it ends them.
+/// Accepts connections for ever. Dropping the future ends them.
 async fn stand(node: &str, listener: &TcpListener, routes: &Router, env: &Env) {
     let hall = Hall::new(Rules::of(CONNECTIONS), env);
     let complaints = Sparing::default();
@@ -87,7 +87,7 @@ async fn stand(node: &str, listener: &TcpListener, routes: &Router, env: &Env) {
         while tasks.try_join_next().is_some() {}
         let (socket, place) = match hall.receive(&mut lines, accept).await {
             Ok(Received::Guest { newcomer, place, .. }) => (newcomer, place),
-            // The scraper comes again.
+            // The scraper will try again.
             Ok(Received::Surplus(_)) => continue,
             Err(error) => {
                 if let Some(kept_back) = complaints.may_say("metrics", env.now()) {
@@ -110,7 +110,7 @@ async fn answer(socket: TcpStream, routes: Router, place: GuestPlace) {
     let place = Arc::new(place);
     let asked = Arc::clone(&place);
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        // The headers are whole: others wait for the answer, as long as it may take.
+        // The headers are complete: newcomers wait for the answer, for its whole time limit.
         asked.keep(ANSWERING);
         hyper::service::Service::call(&service, request)
     });
@@ -120,7 +120,7 @@ async fn answer(socket: TcpStream, routes: Router, place: GuestPlace) {
         .keep_alive(false)
         .max_buf_size(HEADER_BYTES)
         .serve_connection(TokioIo::new(socket), service);
-    // Errors are the scraper's: it has gone, was too slow, or speaks no HTTP.
+    // Errors belong to the scraper: it has gone, was too slow, or speaks no HTTP.
     let _ = tokio::time::timeout(ANSWERING, connection).await;
     drop(place);
 }
@@ -135,7 +135,7 @@ async fn scrape<S: Shown>(State(shown): State<Arc<S>>, headers: HeaderMap) -> im
     }
 }
 
-/// 200 while clients should come here, 503 otherwise.
+/// Answers 200 while clients should use this node, 503 otherwise.
 async fn health<S: Shown>(State(shown): State<Arc<S>>) -> (StatusCode, String) {
     match shown.health() {
         Ok(how) => (StatusCode::OK, format!("{how}\n")),

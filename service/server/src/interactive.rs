@@ -1,6 +1,6 @@
 //! An interactive transaction: a job that stays in one coroutine slot for as long as the client
-//! takes, within a limit. It ends with its commit, an error, the limit, or the client's connection;
-//! in each case its locks are released.
+//! takes, within a limit. The transaction ends with its commit, an error, the limit, or the
+//! client's connection; in each case its locks are released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +22,14 @@ use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, within};
 use crate::worker;
 
-/// A step on its way to its transaction, or a request for a page on its way to its scan.
+/// A step on the way to its transaction, or a page request on the way to its scan.
 pub(crate) struct Message {
     pub(crate) ticket: Ticket,
-    /// An [`Op`], encoded.
+    /// An encoded [`Op`].
     pub(crate) step: Box<[u8]>,
 }
 
-/// An open transaction or scan, as its connection sees it.
+/// The connection's handle of an open transaction or scan.
 pub(crate) struct Open {
     steps: Sender<Message>,
     over: Over,
@@ -39,7 +39,7 @@ pub(crate) struct Open {
 #[derive(Clone)]
 struct Over {
     expired: Arc<AtomicBool>,
-    /// Failure of steps after its time has run out.
+    /// Failure of steps after the transaction's time has run out.
     too_late: Failure,
 }
 
@@ -54,8 +54,8 @@ impl Over {
 }
 
 impl Open {
-    /// Makes one that takes a step at a time, and the inbox of its job. Once its time has run out
-    /// steps fail with `too_late`.
+    /// Creates a handle that takes a step at a time, and the inbox of its job. Steps fail with
+    /// `too_late` once the job's time has run out.
     pub(crate) fn new(too_late: Failure) -> (Self, Inbox) {
         // One step at a time: a client that sends more does not wait for answers.
         let (steps, inbox) = async_channel::bounded(1);
@@ -70,7 +70,7 @@ impl Open {
         }
     }
 
-    /// Whether it goes on, and if not, whether it has expired.
+    /// Whether the transaction or scan goes on, and if not, whether it has expired.
     pub(crate) fn standing(&self) -> Standing {
         match (self.steps.is_closed(), self.over.expired.load(Ordering::Relaxed)) {
             (false, _) => Standing::Open,
@@ -80,15 +80,15 @@ impl Open {
     }
 }
 
-/// Steps on their way to a job. When the job ends, those that it has not taken are answered.
+/// Steps on their way to a job. When the job ends, steps not taken yet are answered.
 pub(crate) struct Inbox {
     steps: Receiver<Message>,
     over: Over,
 }
 
 impl Inbox {
-    /// The next step by `deadline`; `None` when that has passed, which later steps are told, or the
-    /// client has gone away or changed its mind.
+    /// Returns the next step by `deadline`; `None` when the deadline has passed, of which later
+    /// steps are told, or when the client has gone away or has abandoned the transaction.
     pub(crate) async fn next(&self, alarm: &mut Alarm, deadline: Nanos) -> Option<Message> {
         let Ok(message) = within(alarm, deadline, self.steps.recv()).await else {
             self.over.expired.store(true, Ordering::Relaxed);
@@ -107,8 +107,8 @@ impl Drop for Inbox {
     }
 }
 
-/// Begins a transaction of this kind in `place`, which may be the retry of an earlier one; its
-/// first step is to follow.
+/// Begins a transaction of this kind in `place`, possibly as the retry of an earlier transaction;
+/// its first step is to follow.
 pub(crate) fn begin(
     node: &Arc<NodeServer>,
     place: InteractivePlace,
@@ -142,7 +142,7 @@ struct Held {
 
 /// End of one step.
 enum Stepped {
-    /// The step was executed; another one may follow.
+    /// The step was executed; another step may follow.
     Executed(Transaction),
     Over(Ending),
 }
@@ -187,7 +187,7 @@ impl Held {
                     Failure::HeldTooLong { limit_ms }
                 }
             };
-            // Before the client is told, as it may begin anew at once.
+            // Before the client gets the answer, because it may begin anew at once.
             session.refusal().into_iter().for_each(|refusal| self.retry.keep(refusal));
             ticket.failed();
             ticket.fail(failure);
@@ -196,17 +196,17 @@ impl Held {
     }
 }
 
-/// Rows of a transaction, as its client counts them.
+/// Rows of a transaction, as counted by the client.
 #[derive(Default)]
 struct Rows {
-    /// The engine has one item for a row that is added twice.
+    /// The engine has one item for a row added twice.
     items: Vec<Item>,
     /// Number of changes of ordered tables.
     changes: usize,
 }
 
 impl Rows {
-    /// Checks that there are not more rows than the limit, with `more` of them.
+    /// Checks that the number of rows, with `more` added, is within the limit.
     fn check(&self, node: &NodeServer, txn: &Transaction, more: usize) -> Result<(), Failure> {
         let rows = self.items.len().max(txn.row_count()) + self.changes + more;
         let limit = node.limits.rows;
@@ -215,7 +215,7 @@ impl Rows {
     }
 }
 
-/// Whether what the step has read fits in an answer.
+/// Checks that the values read by the step fit in an answer.
 fn check_answer(
     txn: &Transaction,
     step: &Step<'_>,
@@ -294,7 +294,7 @@ async fn act(
 ) -> Result<(), Failure> {
     for action in &step.actions {
         let acted = match act_once(node, txn, action, held).await {
-            // Another node may have created it. The action has changed nothing.
+            // Another node may have created the table. The action has changed nothing.
             Err(ActionError::Engine(TxnError::UnknownTable(table))) => {
                 view.learn_table(table).await.map_err(failure::of)?;
                 act_once(node, txn, action, held).await
@@ -353,7 +353,7 @@ async fn act_once(
     Ok(())
 }
 
-/// Carries out the operation on an ordered table with which a step ends, if it does.
+/// Carries out the operation on an ordered table that ends a step, if any.
 async fn find(
     node: &NodeServer,
     view: &SessionView,
@@ -378,7 +378,7 @@ async fn find(
     Ok(found)
 }
 
-/// The table of this number, unless it is that of calls' records, which is the server's own.
+/// Returns the table with this number, except for the server's own table of call records.
 fn open_to_clients(node: &NodeServer, number: u16) -> Result<TableId, TxnError> {
     let table = TableId(number);
     if table == node.calls { Err(TxnError::UnknownTable(table)) } else { Ok(table) }

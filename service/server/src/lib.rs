@@ -3,22 +3,23 @@
 //! # What it is
 //! A [`Server`] beside the engine of each compute node: it runs the stored transactions of a
 //! [`Registry`] that `lotus-client` calls by name, holds interactive transactions, and shows
-//! metrics and health over HTTP. It needs a handle on the cluster and a [`Config`], nothing else.
+//! metrics and health over HTTP. A server needs only a handle on the cluster and a [`Config`].
 //!
 //! # What it is not
-//! It starts no node and owns no data. Its work runs in the coordinators' coroutine slots like any
-//! other job. Connections are tasks beside them; only those within TLS are served by `tokio`, on
-//! the server's thread.
+//! The server starts no node and owns no data. The server's work runs in the coordinators'
+//! coroutine slots, like jobs of applications. Connections are tasks beside these slots; `tokio`
+//! serves only connections within TLS, on the server's thread.
 //!
 //! # Ownership
-//! The server's thread owns the door (`server`), connections that are not admitted yet (`hall`),
-//! and clients within TLS. Any other client belongs to one coordinator, and its thread reads and
-//! writes the socket (`connection`). A coordinator's
-//! *workers* take requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is
-//! answered exactly once whatever becomes of them. Records of calls with an id live in the cluster
-//! (`calls`). Tables are created by a thread of their own (`clerk`). Counters belong to one thread
-//! each (`counters`) and are added up by a scrape (`metrics`), in the format that the scraper asks
-//! for (`exposition`, `http`). A process without a server shows its figures by [`Metrics`].
+//! The server's thread owns the listening sockets (`server`), connections that are not admitted yet
+//! (`hall`), and clients within TLS. A client outside TLS belongs to one coordinator, and the
+//! coordinator's thread reads and writes the socket (`connection`). A coordinator's *workers* take
+//! requests from the coordinator's queue (`queue`, `worker`) and answer by a `ticket`; a ticket is
+//! answered exactly once, also when a job is dropped. Records of calls with an id live in the
+//! cluster (`calls`). Tables are created by a separate thread (`clerk`). Every counter belongs to
+//! one thread (`counters`); a scrape adds the counters up (`metrics`), in the format that the
+//! scraper asks for (`exposition`, `http`). A process without a server shows its figures by
+//! [`Metrics`].
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! Metrics of a compute node and its server, for Prometheus.
 //!
-//! Everything is gathered when it is asked for, from counters that their owners keep for
-//! themselves anyway. Coordinators answer between transactions; those of a node that has failed
-//! answer nothing, and what they had counted is left out.
+//! Figures are gathered on request, from counters kept by their owners anyway. Coordinators answer
+//! between transactions; coordinators of a failed node do not answer, and their counts are left
+//! out.
 
 mod memory;
 
@@ -44,7 +44,7 @@ struct Scrape {
     node: Arc<NodeServer>,
     figures: NodeFigures,
     coordinators: CoordinatorFigures,
-    /// `None` if it cannot be read.
+    /// `None` if the memory cannot be read.
     memory: Option<Memory>,
 }
 
@@ -102,13 +102,13 @@ impl Scrape {
         Ok(())
     }
 
-    /// Histogram of the latencies, added up over all coordinators.
+    /// Encodes the histogram of the latencies, added up over all coordinators.
     fn histogram(
         &self,
         encoder: &mut MetricEncoder<'_>,
         of: impl Fn(&Counters) -> &Latencies,
     ) -> fmt::Result {
-        // Divided, not multiplied, so that a hundredth of a second is printed as 0.01.
+        // Divided, not multiplied, to print a hundredth of a second as 0.01.
         const US_PER_SECOND: f64 = 1e6;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let sum = |count: &dyn Fn(&Latencies) -> u64| {
@@ -150,7 +150,7 @@ impl Scrape {
         self.membership(encoder)
     }
 
-    /// Locks, shards and membership, as the node knows them.
+    /// Encodes locks, shards and membership, as known to the node.
     fn membership(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut gauge =
             |name: &str, help: &str, value: usize| gauge(encoder, name, help, value as i64);
@@ -182,7 +182,7 @@ impl Scrape {
         self.lease(encoder)
     }
 
-    /// Time left until the node is taken for dead.
+    /// Encodes the time left until the node is taken for dead.
     fn lease(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(lease) = self.node.host().config().lease else { return Ok(()) };
         let help = "How long the node may be silent before it is expelled";
@@ -192,7 +192,7 @@ impl Scrape {
         gauge(encoder, "lease_margin_seconds", help, left.as_secs_f64())
     }
 
-    /// Shards that the node gave to others (LOTUS §4.3).
+    /// Encodes the shards handed over by the node (LOTUS §4.3).
     fn moves(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let moves = self.figures.moves;
         let help = "Times that the node gave shards to another";

@@ -1,4 +1,4 @@
-//! State that all threads of one server share.
+//! State shared by a server's threads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,16 +27,16 @@ use crate::sparing::Sparing;
 use crate::ticket::Peer;
 use crate::worker::{self, Errand};
 
-/// Interval at which a server that stops checks whether connections have ended.
+/// Interval at which a stopping server checks whether connections have ended.
 const LOOK: Duration = Duration::from_millis(2);
-/// Longest time for which a directory is reused: making one costs as much as many calls. Clients
-/// learn of later changes of owners from refusals.
+/// Longest time for which a directory is reused: making a directory costs as much as many calls.
+/// Clients learn of later changes of owners from refusals.
 const DIRECTORY_AGE: Duration = Duration::from_millis(20);
 
-/// A server of one compute node, as its threads share it.
+/// A server of one compute node, shared by the server's threads.
 pub(crate) struct NodeServer {
-    /// Weak: workers hold this node, and dropping the last handle on a cluster waits for its
-    /// coordinators, which a job on one of them must not do.
+    /// Weak: workers hold this node, and dropping the last handle on a cluster waits for the
+    /// coordinators; a job on a coordinator must not wait for them.
     host: Weak<dyn Host>,
     /// Index among the compute nodes.
     pub(crate) index: usize,
@@ -44,22 +44,22 @@ pub(crate) struct NodeServer {
     pub(crate) registry: Registry,
     /// Metrics of the process.
     pub(crate) process: Process,
-    /// Further gauges, of the program that runs the server.
+    /// Further gauges, from the program that runs the server.
     pub(crate) gauges: Vec<Gauge>,
     pub(crate) limits: Limits,
     pub(crate) call_records: CallRecords,
     /// The table of call records.
     pub(crate) calls: TableId,
     pub(crate) call_time: CallTime,
-    /// Creates and drops tables for clients; `None` if they may ask for neither.
+    /// Creates and drops tables for clients; `None` if clients may do neither.
     pub(crate) clerk: Option<Clerk>,
     /// Queue and counters of each coordinator.
     pub(crate) queues: Vec<Queue<Errand>>,
     pub(crate) counters: Vec<Counters>,
-    /// Open interactive transactions, by coordinator, and the limit on each.
+    /// Open interactive transactions by coordinator, and the limit per coordinator.
     interactive: Vec<AtomicUsize>,
     interactive_limit: usize,
-    /// The addresses of all servers, for clients elsewhere and for those on this host.
+    /// The addresses of all servers, for clients elsewhere and for clients on this host.
     addresses: Vec<String>,
     local_addresses: Vec<String>,
     /// Whether new requests are refused.
@@ -67,17 +67,17 @@ pub(crate) struct NodeServer {
     peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// Budget of the connections of each coordinator.
     pub(crate) budgets: Vec<Arc<Budget>>,
-    /// The last directories sent, to clients elsewhere and to those on this host.
+    /// The last directories sent, to clients elsewhere and to clients on this host.
     told: [Mutex<Option<Told>>; 2],
     pub(crate) doors: Doors,
-    /// Limits log lines about clients that were refused or closed.
+    /// Limits log lines about refused or closed clients.
     pub(crate) complaints: Sparing,
 }
 
 /// An encoded directory.
 struct Told {
     made: Nanos,
-    /// The cluster's tables when it was made.
+    /// The cluster's tables when the directory was made.
     tables: Vec<TableId>,
     answer: Arc<[u8]>,
 }
@@ -85,13 +85,13 @@ struct Told {
 /// Counters of connections.
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
-    /// Clients that were admitted.
+    /// Admitted clients.
     pub(crate) admitted: AtomicU64,
-    /// Clients that this side refused.
+    /// Clients refused by this side.
     pub(crate) refused: AtomicU64,
-    /// Connections that were closed without an answer: there were too many guests.
+    /// Connections closed without an answer because there were too many guests.
     pub(crate) turned_away: AtomicU64,
-    /// Connections that ended by garbage, an oversized frame or a client that was too slow.
+    /// Connections ended because of garbage, an oversized frame or a slow client.
     pub(crate) misbehaved: AtomicU64,
 }
 
@@ -142,7 +142,7 @@ impl NodeServer {
         })
     }
 
-    /// The cluster, which the server keeps until its thread has ended.
+    /// Returns the cluster; the server keeps the cluster until the server's thread has ended.
     pub(crate) fn host(&self) -> Arc<dyn Host> {
         self.host.upgrade().expect("a server keeps its cluster until its thread has ended")
     }
@@ -164,7 +164,7 @@ impl NodeServer {
         }
     }
 
-    /// The directory for a client of this origin.
+    /// Returns the directory for a client of this origin.
     pub(crate) fn directory(&self, client: Origin) -> Box<Directory> {
         let tables = self.host().tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
         let tables = tables.map(|(id, spec)| messages::Table::of(id.0, &spec));
@@ -190,7 +190,8 @@ impl NodeServer {
         })
     }
 
-    /// The directory as an encoded answer, not older than [`DIRECTORY_AGE`] and with all tables.
+    /// Returns the directory as an encoded answer, not older than [`DIRECTORY_AGE`] and with all
+    /// tables.
     pub(crate) fn encoded_directory(&self, client: Origin) -> Arc<[u8]> {
         let place = match client {
             Origin::Network(_) => 0,
@@ -212,9 +213,10 @@ impl NodeServer {
         answer
     }
 
-    /// Checks that a request may begin here; `shard` is the one whose owner was asked, if it was.
+    /// Checks that a request may begin on this node; `shard` is the shard whose owner was asked, if
+    /// given.
     pub(crate) fn check(&self, shard: Option<u16>) -> Result<(), Failure> {
-        // A node that drains may outlive its cluster.
+        // A draining node may outlive the cluster.
         let Some(host) = self.host.upgrade() else { return Err(Failure::Leaving) };
         if self.draining.load(Ordering::Relaxed) || !host.takes_part(self.index) {
             return Err(Failure::Leaving);
@@ -231,12 +233,12 @@ impl NodeServer {
         Err(Failure::WrongOwner { shard, owner: node, epoch: owner.epoch })
     }
 
-    /// Compute nodes that take part, and their lives, as this one knows them.
+    /// Returns the participating compute nodes with their lives, as known to this node.
     pub(crate) fn live_nodes(&self) -> Vec<(usize, u16)> {
         self.host.upgrade().map_or_else(Vec::new, |host| host.live_nodes(self.index))
     }
 
-    /// Checks that all memory nodes that the cluster needs answer, as far as is known.
+    /// Checks that all memory nodes needed by the cluster answer, as far as known.
     pub(crate) fn check_memory(&self) -> Result<(), Failure> {
         let Some(host) = self.host.upgrade() else { return Ok(()) };
         let silent = host.needed_memory(self.index);
@@ -244,7 +246,8 @@ impl NodeServer {
         silent.first().map_or(Ok(()), |node| Err(failure(node)))
     }
 
-    /// A place for an interactive transaction on this coordinator or another one, if there is one.
+    /// Takes a place for an interactive transaction, if one is free, preferably on coordinator
+    /// `thread`.
     pub(crate) fn take_place(self: &Arc<Self>, thread: usize) -> Option<InteractivePlace> {
         let threads = self.interactive.len();
         let mut turn = (0..threads).map(|step| (thread + step) % threads);
@@ -281,13 +284,13 @@ impl NodeServer {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Whether some rows have no copy left that answers.
+    /// Whether some rows have no answering copy left.
     fn has_lost_copies(&self) -> bool {
         let MemoryStatus { nodes, .. } = self.host().memory_known(self.index);
         nodes.contains(&MemoryStanding::OutOfReach)
     }
 
-    /// Refuses new requests, waits until everything is answered or patience ends, and closes all
+    /// Refuses new requests, waits until all requests are answered or patience ends, and closes all
     /// connections.
     pub(crate) async fn drain(&self, patience: Duration) {
         self.draining.store(true, Ordering::Relaxed);
@@ -311,7 +314,7 @@ impl NodeServer {
         }
     }
 
-    /// Ends all connections, whatever has not been written.
+    /// Ends all connections at once, dropping unwritten answers.
     pub(crate) fn cut(&self) {
         self.peers().values().for_each(|peer| peer.outbox.cut());
     }
@@ -352,7 +355,8 @@ impl Shown for NodeServer {
     }
 }
 
-/// The workers of one coordinator. When the last one is gone, its queue is abandoned.
+/// The workers of one coordinator. When the last worker is gone, the coordinator's queue is
+/// abandoned.
 struct Crew {
     node: Arc<NodeServer>,
     thread: usize,

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use ahash::AHasher;
 use lru::LruCache;
 
-/// Most ended transactions that a connection remembers, to say why they ended.
+/// Most expired transactions remembered by a connection, to tell the reason for their end.
 const MOST_ENDED: NonZeroUsize = NonZeroUsize::new(256).expect("it is not zero");
 
 type Fixed = BuildHasherDefault<AHasher>;
@@ -15,33 +15,34 @@ type Fixed = BuildHasherDefault<AHasher>;
 /// Whether a later step of a transaction gets an answer that only the transaction knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// It goes on.
+    /// The transaction goes on.
     Open,
-    /// It has expired, which later steps are told.
+    /// The transaction has expired; later steps are told so.
     Expired,
-    /// It has ended as its client asked for.
+    /// The transaction has ended at its client's request.
     Over,
 }
 
-/// Transactions by number: the open ones, and those that have expired last.
+/// Transactions by number: the open transactions, and the latest expired transactions.
 pub(crate) struct Numbered<T> {
     open: HashMap<u32, T, Fixed>,
     expired: LruCache<u32, T, Fixed>,
 }
 
 impl<T> Numbered<T> {
-    /// No transactions.
+    /// Creates an empty list.
     pub(crate) fn new() -> Self {
         let expired = LruCache::with_hasher(MOST_ENDED, Fixed::default());
         Self { open: HashMap::default(), expired }
     }
 
-    /// The transaction of this number, unless it was forgotten.
+    /// Returns the transaction with this number, unless forgotten.
     pub(crate) fn get(&mut self, number: u32) -> Option<&T> {
         self.open.get(&number).or_else(|| self.expired.get(&number))
     }
 
-    /// Adds a transaction; one that had the number is dropped, as are those that are over.
+    /// Adds a transaction; drops an earlier transaction with the number, and transactions that are
+    /// over.
     pub(crate) fn begin(&mut self, number: u32, new: T, standing: impl Fn(&T) -> Standing) {
         let ended = self.open.extract_if(|_, one| standing(one) != Standing::Open);
         for (number, one) in ended {

@@ -1,14 +1,14 @@
-//! Operations on ordered tables with which steps of interactive transactions end.
+//! Operations on ordered tables at the end of steps of interactive transactions.
 //!
-//! A range is read by pages, each within one answer; its client asks for the next one in the same
-//! transaction. What a transaction holds meanwhile are the nodes that it has read, and these count
-//! as its rows.
+//! A range is read by pages, with one answer per page; the client asks for the next page in the
+//! same transaction. Meanwhile the transaction holds the nodes read so far, and the nodes count as
+//! rows of the transaction.
 
 use lotus::ordered::{Range, Rows};
 use lotus::{TableId, Transaction, TxnError};
 use lotus_protocol::messages::{Bytes, Found, RESULT_BYTES, ROW_BYTES, StepEnd};
 
-/// Most bytes of a key, which ends a page.
+/// Most bytes of the key that ends a page.
 const KEY_BYTES: usize = 255;
 
 // Lengths of a key and a value take less than `ROW_BYTES`, and a row has one byte at least.
@@ -25,7 +25,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Bytes that it takes in an answer, or a few less than that.
+    /// Returns the bytes that the result takes in an answer, or a few less.
     pub(crate) fn bytes(&self) -> usize {
         let of_rows = |rows: &Rows| {
             let bytes = rows.iter().map(|(key, value)| ROW_BYTES + key.len() + value.len());
@@ -38,7 +38,7 @@ impl Outcome {
         }
     }
 
-    /// The same, as it is answered.
+    /// Returns the result in the form of an answer.
     pub(crate) fn shown(&self) -> Found<'_> {
         match self {
             Self::Value(value) => Found::Value(value.as_deref().map(Bytes)),
@@ -56,7 +56,7 @@ impl Outcome {
     }
 }
 
-/// Number of the ordered table that a step's end names.
+/// Returns the number of the ordered table named by a step's end.
 pub(crate) const fn table_of(end: &StepEnd<'_>) -> Option<u16> {
     match *end {
         StepEnd::Execute | StepEnd::Commit => None,
@@ -66,7 +66,7 @@ pub(crate) const fn table_of(end: &StepEnd<'_>) -> Option<u16> {
     }
 }
 
-/// Carries out the operation with which a step ends. One on an unknown table changes nothing.
+/// Carries out the operation that ends a step. An operation on an unknown table changes nothing.
 pub(crate) async fn find(
     txn: &mut Transaction,
     table: TableId,

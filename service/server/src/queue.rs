@@ -1,9 +1,9 @@
-//! The queue of one coordinator's workers: requests, mostly from connections that the same thread
-//! reads, and connections that the server's thread has let in.
+//! The queue of one coordinator's workers: requests, mostly from connections read by the same
+//! thread, and connections admitted by the server's thread.
 //!
-//! Many are handed over at once, and a worker that is busy takes the next one without being
-//! woken: the fuller the queue, the fewer wakes. Workers that find it empty wait on it with their
-//! task's waker, the latest first, so that under little load the same few stay warm.
+//! Many items are handed over at once, and a busy worker takes the next item without a wake: the
+//! fuller the queue, the fewer wakes. Workers at an empty queue wait with the waker of their task
+//! and are woken latest first; under little load the same few workers stay warm.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -27,7 +27,7 @@ impl<T> Queue<T> {
         Self { state: Mutex::new(state) }
     }
 
-    /// Moves all of `items` to the queue; if it is closed they are dropped.
+    /// Moves all of `items` to the queue; drops them if the queue is closed.
     pub(crate) fn push_all(&self, items: &mut Vec<T>) {
         let mut state = self.lock();
         if state.closed {
@@ -42,19 +42,20 @@ impl<T> Queue<T> {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Number of workers that wait for an item.
+    /// Returns the number of workers that wait for an item.
     pub(crate) fn idle(&self) -> usize {
         self.lock().idle.len()
     }
 
-    /// The next item; `None` once the queue is closed and empty.
+    /// Takes the next item; `None` once the queue is closed and empty.
     pub(crate) fn pop(&self) -> impl Future<Output = Option<T>> {
         poll_fn(|cx| self.poll_pop(cx))
     }
 
     fn poll_pop(&self, cx: &Context<'_>) -> Poll<Option<T>> {
         let mut state = self.lock();
-        // A polled worker is not idle, or is listed once: a stale waker would take another's wake.
+        // A polled worker is not idle, or is listed once: a stale waker would take another worker's
+        // wake.
         state.idle.retain(|waker| !waker.will_wake(cx.waker()));
         if let Some(item) = state.items.pop_front() {
             return Poll::Ready(Some(item));
@@ -66,7 +67,7 @@ impl<T> Queue<T> {
         Poll::Pending
     }
 
-    /// Refuses further items; those in the queue are still served.
+    /// Refuses further items; queued items are still served.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -75,7 +76,7 @@ impl<T> Queue<T> {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Refuses further items and drops those in the queue: no worker is left to serve them.
+    /// Refuses further items and drops the queued items: no worker is left to serve them.
     pub(crate) fn abandon(&self) {
         self.close();
         let dropped = std::mem::take(&mut self.lock().items);

@@ -1,4 +1,4 @@
-//! Stored transactions: functions by name, with arguments and results that can be encoded.
+//! Stored transactions: functions by name, with encodable arguments and results.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 #[derive(Debug)]
 pub(crate) enum Stop {
     Engine(TxnError),
-    /// The author's error, encoded.
+    /// The encoded error of the transaction's author.
     Rejected(Vec<u8>),
     /// The arguments do not decode.
     Arguments(String),
@@ -35,7 +35,7 @@ pub(crate) type Running<'t> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 't
 
 /// A stored transaction with its types erased.
 pub(crate) trait Procedure: Send + Sync {
-    /// Runs one attempt, all but its commit, and appends the encoded result.
+    /// Runs one attempt without the commit, and appends the encoded result.
     fn run<'t>(
         &'t self,
         txn: &'t mut Transaction,
@@ -53,8 +53,8 @@ pub(crate) struct Stored {
     pub(crate) procedure: Box<dyn Procedure>,
 }
 
-/// The stored transactions of a compute node. They must be the same on all compute nodes of a
-/// cluster, which stand in for each other.
+/// The stored transactions of a compute node. The compute nodes of a cluster must have identical
+/// stored transactions, because nodes stand in for each other.
 ///
 /// ```
 /// use lotus::Transaction;
@@ -77,20 +77,21 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// An empty registry.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Registers a serializable transaction.
     ///
-    /// The function is a body as [`Cluster::run`](lotus::Cluster::run) takes it, and may be one and
-    /// the same: it adds rows, executes, reads, puts. If it returns `Ok`, its changes are committed
-    /// and the caller gets the result; if it returns `Err`, none of them ever becomes visible. It
-    /// runs anew for every attempt, on a coordinator's thread, which it must not block.
+    /// The function is a body as for [`Cluster::run`](lotus::Cluster::run), and the same function
+    /// may serve both: it adds rows, executes, reads, puts. If it returns `Ok`, its changes are
+    /// committed and the caller gets the result; if it returns `Err`, no change ever becomes
+    /// visible. The function runs anew for every attempt, on a coordinator's thread, which it must
+    /// not block.
     ///
-    /// A retryable error of the engine that ends an attempt leads to a new one, whatever the
-    /// function has made of it; an attempt that any error has ended is not committed.
+    /// A retryable error of the engine that ends an attempt leads to a new attempt, whatever the
+    /// function has made of the error; an attempt ended by an error is not committed.
     ///
     /// # Panics
     /// If the name is taken.
@@ -140,7 +141,7 @@ impl Registry {
         self.procedures.get(name)
     }
 
-    /// All stored transactions, sorted by name.
+    /// Returns all stored transactions, sorted by name.
     pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = (&str, &Stored)> {
         let all = self.procedures.iter().map(|(name, stored)| (&**name, &**stored));
         let mut all: Vec<(&str, &Stored)> = all.collect();

@@ -1,15 +1,16 @@
-//! Refused interactive transactions of one connection, for their retries.
+//! Refused locks of a connection's interactive transactions, for retries.
 //!
-//! Each attempt of an interactive transaction is a job of its own, so what the engine remembers for
-//! a retry ([`RefusedLocks`]) ends with it. It is kept here until the client begins again.
-//! Otherwise a transaction that reads a row first and then writes it would never commit where a
-//! lock that is held to read cannot be upgraded: only an attempt that knows its writes takes them
-//! at once.
+//! Every attempt of an interactive transaction is a separate job, so the engine's memory of refused
+//! locks ([`RefusedLocks`]) ends with the attempt. The connection keeps the refused locks until the
+//! client begins again. Otherwise a transaction that reads a row before writing the row would never
+//! commit if a read lock cannot be upgraded: only an attempt with known writes takes the write
+//! locks at once.
 //!
-//! A transaction is the retry of one with the same number: `Client::run` keeps a transaction's
-//! number over its attempts. Failing that, it is the retry of one that began with the same step,
-//! as it is if the application tries again by itself. If two transactions begin alike, the second
-//! may get what the first was refused: then it holds some locks that it does not need.
+//! A transaction is a retry of a transaction with the same number: `Client::run` keeps a
+//! transaction's number over its attempts. Failing that, the transaction is a retry of a
+//! transaction with the same first step, as when the application tries again. If two transactions
+//! begin alike, the second may get the refused locks of the first: then the second transaction
+//! holds some unneeded locks.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,19 +20,19 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Most refusals that a connection remembers.
 const MOST: usize = 256;
-/// Most locks that they have together; a refusal with more is kept alone.
+/// Most locks of all refusals together; a refusal with more locks is kept alone.
 const MOST_LOCKS: usize = 1 << 14;
 
 /// The first step of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct First {
     number: u32,
-    /// Hash of all of it but the number.
+    /// Hash of the step without the number.
     contents: u64,
 }
 
 impl First {
-    /// The first step of the transaction with this number, as it was sent.
+    /// Returns the first step of the transaction with this number, from its encoded message.
     pub(crate) fn of(number: u32, message: &[u8]) -> Self {
         // The number stands behind the operation's tag, seven bits to a byte.
         let tail = message.get(1..).unwrap_or_default();
@@ -45,7 +46,7 @@ impl First {
 pub(crate) struct Retries(Mutex<VecDeque<(First, RefusedLocks)>>);
 
 impl Retries {
-    /// A transaction that begins, with what an earlier attempt of it was refused.
+    /// Begins a transaction, with the refused locks of an earlier attempt.
     pub(crate) fn begin(self: &Arc<Self>, first: First) -> Retry {
         Retry { refusal: self.take(first), of: Arc::clone(self), first }
     }
@@ -70,7 +71,7 @@ impl Retries {
     }
 }
 
-/// A transaction, which may be the retry of an earlier one and may have retries.
+/// A transaction, possibly the retry of an earlier transaction and possibly with later retries.
 pub(crate) struct Retry {
     of: Arc<Retries>,
     first: First,
@@ -78,12 +79,12 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// Refusals of its earlier attempts, once.
+    /// Takes the refused locks of earlier attempts, once.
     pub(crate) fn refusal(&mut self) -> Option<RefusedLocks> {
         self.refusal.take()
     }
 
-    /// Keeps what this attempt was refused for the next one.
+    /// Keeps the refused locks of this attempt for the next attempt.
     pub(crate) fn keep(&self, refusal: RefusedLocks) {
         self.of.keep(self.first, refusal);
     }

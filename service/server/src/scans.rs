@@ -1,11 +1,11 @@
 //! A scan for a client: a job that stays in one coroutine slot, and holds the scan's snapshot, from
 //! the first page to the last.
 //!
-//! It ends when the client says so, with a failure, with one of its limits ([`Limits::scan`] for
-//! all of it, [`Limits::scan_pause`] for the client between two pages) or with the client's
-//! connection; then the snapshot is released. Each request names the cursor of the page before, so
-//! one whose answer was lost may be repeated. Pages are small, and reading one gives way to the
-//! coordinator's other work at every batch.
+//! A scan ends at the client's request, with a failure, with one of its limits ([`Limits::scan`]
+//! for the whole scan, [`Limits::scan_pause`] for the client between two pages) or with the
+//! client's connection; then the snapshot is released. Every request names the cursor of the
+//! previous page, so a request whose answer was lost may be repeated. Pages are small, and reading
+//! a page yields to the coordinator's other work at every batch.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ pub(crate) fn begin(node: &Arc<NodeServer>, place: InteractivePlace) -> Open {
     open
 }
 
-/// Answers requests until the scan fails, its time runs out or the client ends it. The last page is
-/// no end: its answer may be lost, and asked for again.
+/// Answers requests until the scan fails, its time runs out or the client ends it. The last page
+/// does not end the scan: its answer may be lost, and asked for again.
 async fn serve(node: &NodeServer, mut session: Session, inbox: &Inbox, deadline: Nanos) {
     let mut alarm = Alarm::new(session.view());
     let until = || node.env.now().after(node.limits.scan_pause).min(deadline);
@@ -66,14 +66,14 @@ async fn serve(node: &NodeServer, mut session: Session, inbox: &Inbox, deadline:
     }
 }
 
-/// Begins at a new snapshot, or goes on at that of the request's cursor.
+/// Begins a scan at a new snapshot, or continues at the snapshot of the request's cursor.
 async fn start<'s>(
     node: &NodeServer,
     session: &'s mut Session,
     asked: &Scan<'_>,
 ) -> Result<SessionScan<'s>, Failure> {
     let table = TableId(asked.table);
-    // The records of calls are the server's own.
+    // The table of call records belongs to the server.
     if table == node.calls {
         return Err(failure::of_scan(ScanError::UnknownTable(table)));
     }
@@ -89,7 +89,7 @@ async fn start<'s>(
     Ok(scan)
 }
 
-/// Goes to the request's cursor, which may be that of a page that was answered before.
+/// Moves to the request's cursor, which may belong to a page that was answered before.
 fn go_to(scan: &mut SessionScan<'_>, asked: &Scan<'_>) -> Result<(), Failure> {
     let Bytes(cursor) = asked.cursor;
     match ScanCursor::decode(cursor) {
@@ -103,7 +103,7 @@ fn go_to(scan: &mut SessionScan<'_>, asked: &Scan<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Reads a page and answers; returns whether that was no failure.
+/// Reads a page and answers; returns false after a failure.
 async fn answer(scan: &mut SessionScan<'_>, ticket: Ticket) -> bool {
     let page = match scan.next_page().await {
         Ok(page) => page.unwrap_or(ScanPage { rows: Vec::new(), next: None }),

@@ -1,8 +1,8 @@
-//! Starting and stopping: one thread with a `tokio` runtime of its own for each server.
+//! Starting and stopping: every server has a thread with its own `tokio` runtime.
 //!
-//! That thread opens the door, and shows metrics. Clients that it has let in go to the coordinators
-//! in turn, whose threads read and serve them (`connection`). Requests are read here only within
-//! TLS, and no transaction runs here.
+//! The thread accepts connections, and shows metrics. Admitted clients are given to the
+//! coordinators in turn, whose threads read and serve them (`connection`). The server's thread
+//! reads requests only within TLS, and runs no transaction.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,21 +37,21 @@ use crate::worker::Errand;
 
 /// Time limit for connections to end once they are closed.
 const CLOSING: Duration = Duration::from_secs(1);
-/// Time for which a server that starts asks an authority that does not answer.
+/// Time for which a starting server retries while the authority does not answer.
 const RECORDS_PATIENCE: Duration = Duration::from_secs(60);
-/// Pause after a failed accept, as when the system has no socket left.
+/// Pause after a failed accept, for example when the system has no socket left.
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
-/// Time for which no other guest takes the place of a client that has begun to speak.
+/// Time for which a client that has begun to speak keeps its place among the guests.
 const SPEAKING: Duration = Duration::from_secs(1);
-/// Words for the log on a connection that was closed for another one.
+/// Log message for a connection closed to make room for another.
 const GAVE_WAY: &str = "closed a connection that had not passed the handshake, for another one";
-/// The same, of one that could not even wait.
+/// Log message for a connection that was closed because there was no room to wait.
 const NO_ROOM: &str = "closed a connection of an address that has too many before the handshake";
-/// Connections that wait in the system's queue, where the system allows as many: those of all
-/// clients that begin at one moment.
+/// Connections that wait in the system's queue, if the system allows as many: enough for all
+/// clients that begin at the same moment.
 const QUEUED: i32 = 4096;
 
-/// The server of one compute node. Dropping it stops it.
+/// The server of one compute node. Dropping the value stops the server.
 #[must_use = "a server that is dropped stops"]
 pub struct Server {
     address: SocketAddr,
@@ -65,7 +65,7 @@ pub struct Server {
 impl Server {
     /// Serves clients on behalf of compute node `node` of `cluster`, from now on.
     ///
-    /// The first server of a cluster makes the table of call records. Workers take their coroutine
+    /// The first server of a cluster creates the table of call records. Workers take coroutine
     /// slots at once and keep them.
     ///
     /// # Errors
@@ -138,13 +138,13 @@ impl Server {
         self.address
     }
 
-    /// Address at which metrics and health are served, if they are.
+    /// Address at which metrics and health are served, if any.
     pub const fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// Refuses new requests, answers those in flight, and closes all connections. Blocks until that
-    /// is done: not to be called on a thread of an async runtime.
+    /// Refuses new requests, answers the requests in flight, and closes all connections. Blocks
+    /// until done: not to be called on a thread of an async runtime.
     ///
     /// # Errors
     /// The server's thread had panicked.
@@ -154,7 +154,7 @@ impl Server {
 
     fn join(&mut self) -> io::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        // Fails if the thread has ended by itself.
+        // Fails if the thread has already ended.
         let _ = self.stop.send(true);
         thread.join().map_err(|_| io::Error::other("the server's thread has panicked"))
     }
@@ -167,7 +167,8 @@ impl Drop for Server {
     }
 }
 
-/// The table of call records, which the first server makes, and the settings with its shape.
+/// Returns the table of call records, which the first server creates, and the settings with the
+/// table's shape.
 fn records_table(
     host: &dyn Host,
     records: CallRecords,
@@ -220,7 +221,7 @@ async fn run(
             tokio::select! {
                 () = doorman.stand(&clients, &mut network) => {}
                 () = from_here => {}
-                // An error means that the `Server` is gone, which is the same.
+                // An error means a dropped `Server`, with the same effect.
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         }
@@ -233,20 +234,20 @@ async fn run(
             while door.tasks.join_next().await.is_some() {}
         }
         node.left().await;
-        // A panic there has been reported already.
+        // A panic in the task has been reported already.
         let _ = timekeeper.await;
         if let Some(metrics) = &mut metrics {
             let _ = metrics.await;
         }
     };
-    // Tasks that have not ended by then are dropped with their set.
+    // Tasks still running are dropped with the set.
     if tokio::time::timeout(CLOSING, ended).await.is_err() {
         node.cut();
     }
     tracing::info!(node = node.index, "stopped");
 }
 
-/// A door for clients, and the tasks of those that came through it.
+/// A door for clients, and the tasks of the clients that came through it.
 struct Door {
     hall: Hall,
     tasks: JoinSet<()>,
@@ -276,7 +277,7 @@ impl Listener for UnixListener {
     }
 }
 
-/// Accepts clients, and hands them on within the limit of guests.
+/// Accepts clients, and admits them within the limit of guests.
 struct Doorman<'n> {
     node: &'n Arc<NodeServer>,
     security: Arc<Security>,
@@ -324,8 +325,8 @@ impl Doorman<'_> {
     }
 }
 
-/// Counts a connection that was closed because there were too many, and logs it, in the words
-/// `what`; `client` is the one that was closed, or that it was closed for.
+/// Counts and logs a connection that was closed because there were too many, with the message
+/// `what`; `client` is the closed connection, or the connection that took the place.
 fn note_crowd(node: &NodeServer, client: Origin, what: &str) {
     add(&node.doors.turned_away);
     if let Some(kept_back) = node.complaints.may_say("guests", node.env.now()) {
@@ -341,9 +342,9 @@ enum Arrival {
 }
 
 impl Arrival {
-    /// Waits until the client has said something, or has hung up.
+    /// Waits until the client has sent a byte, or has hung up.
     async fn speaks(&self) -> io::Result<()> {
-        // That a socket is ready is a guess, which may be wrong for one that is silent.
+        // The readiness of a socket is a guess, and may be wrong for a silent socket.
         match self {
             Self::FromNetwork(socket) => socket.async_io(Interest::READABLE, || peek(socket)).await,
             Self::FromThisHost(socket) => {
@@ -353,13 +354,14 @@ impl Arrival {
     }
 }
 
-/// Looks whether something can be read.
+/// Checks whether a byte can be read.
 fn peek(socket: impl AsFd) -> io::Result<()> {
     rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK)?;
     Ok(())
 }
 
-/// Admits one connection and hands it to a coordinator; within TLS, serves it to its end.
+/// Admits one connection and hands the connection to a coordinator; a connection within TLS is
+/// served to its end here.
 async fn receive(
     node: Arc<NodeServer>,
     security: Arc<Security>,
@@ -410,7 +412,7 @@ async fn receive(
     match socket {
         Ok(stream) => {
             let newcomer = Box::new(Newcomer { stream, incoming, presence });
-            // If no worker is left there, this closes it.
+            // If the coordinator has no worker left, the push closes the connection.
             node.queues[home].push_all(&mut vec![Errand::Attend(newcomer)]);
         }
         Err(error) => tracing::debug!(node = node.index, %client, %error, "gone already"),

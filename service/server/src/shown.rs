@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::exposition::{self, Gauge, Process};
 use crate::http::{self, Gathering, Shown};
 
-/// Serves `/metrics` and `/health` on a thread of its own. Dropping it stops it.
+/// Serves `/metrics` and `/health` on a separate thread. Dropping the value stops the thread.
 #[must_use = "metrics that are dropped are not shown"]
 pub struct Metrics {
     address: SocketAddr,
@@ -24,11 +24,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Shows these gauges, and the cost of the process, as those of the node of this name, with the
-    /// health that `health` returns: the error says why the node does not take part.
+    /// Shows these gauges and the cost of the process under the name `node`, with the health that
+    /// `health` returns: the error says why the node does not take part.
     ///
     /// # Errors
-    /// The system gives no thread, or the listener cannot be used.
+    /// The system cannot start a thread, or the listener cannot be used.
     pub fn start(
         listener: TcpListener,
         node: impl Into<String>,
@@ -48,7 +48,7 @@ impl Metrics {
         Ok(Self { address, stop, thread })
     }
 
-    /// Address at which they are served.
+    /// Address at which the metrics are served.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -56,16 +56,17 @@ impl Metrics {
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        // Fails if the thread has ended by itself.
+        // Fails if the thread has already ended.
         let _ = self.stop.send(true);
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported already.
+            // A panic in the thread has been reported already.
             let _ = thread.join();
         }
     }
 }
 
-/// A word for a node's health at this moment; the error says why it does not take part.
+/// Returns a word for a node's health at this moment; the error says why the node does not take
+/// part.
 pub type Health = Box<dyn Fn() -> Result<&'static str, &'static str> + Send + Sync>;
 
 struct Figures {

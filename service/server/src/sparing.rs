@@ -1,5 +1,5 @@
-//! Limits log lines that strangers cause to one a minute of each kind, with the number of those
-//! left out.
+//! Limits log lines caused by strangers to one line a minute of each kind, with the number of
+//! suppressed lines.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,8 +21,8 @@ struct State {
 }
 
 impl Sparing {
-    /// Number of lines of this kind kept back since the last, if there may be one now; `None` if
-    /// not.
+    /// Returns the number of lines of this kind suppressed since the last line, if a line may be
+    /// written now; otherwise `None`.
     pub(crate) fn may_say(&self, kind: &'static str, now: Nanos) -> Option<u64> {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let state = states.entry(kind).or_default();

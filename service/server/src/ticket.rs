@@ -1,4 +1,4 @@
-//! Tickets, by which each request is answered exactly once, even if its job is dropped.
+//! Tickets, by which every request is answered exactly once, even if its job is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,32 +7,32 @@ use lotus_protocol::frame;
 use lotus_protocol::link::{Budget, Outbox};
 use lotus_protocol::messages::{self, Answer, Failure};
 
-/// Bytes that a connection may hold when the budget that it shares is spent: enough to be served
-/// on, so that clients that do not read keep no others waiting.
+/// Bytes that a connection may hold after the shared budget is spent: enough for continued service,
+/// so clients that do not read never keep the rest waiting.
 const HELD_IN_NEED: usize = 16 << 10;
 
-/// A client's connection, as the jobs that answer it see it.
+/// A client's connection, from the view of the answering jobs.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) outbox: Outbox,
     in_flight: AtomicUsize,
-    /// Bytes that it may hold while the budget is not spent.
+    /// Bytes that the connection may hold while the budget is not spent.
     share: usize,
 }
 
 impl Peer {
-    /// A connection that may hold `share` bytes of a budget.
+    /// Creates a connection that may hold `share` bytes of a budget.
     pub(crate) fn new(budget: &Arc<Budget>, share: usize) -> Self {
         let outbox = Outbox::within(Arc::clone(budget));
         Self { outbox, in_flight: AtomicUsize::new(0), share }
     }
 
-    /// Whether it holds so little that more may be read from it.
+    /// Whether the connection holds few enough bytes for the server to read more.
     pub(crate) fn may_ask(&self) -> bool {
         self.outbox.held() < self.allowance()
     }
 
-    /// Whether it has taken enough of its answers that another one may be made for it.
+    /// Whether the client has taken enough answers for a further answer to be made.
     pub(crate) fn may_be_answered(&self) -> bool {
         self.outbox.unsent() < self.allowance()
     }
@@ -44,27 +44,27 @@ impl Peer {
         }
     }
 
-    /// Requests that are not answered.
+    /// Returns the number of unanswered requests.
     pub(crate) fn in_flight(&self) -> usize {
         // Acquire pairs with the release in `Pending`.
         self.in_flight.load(Ordering::Acquire)
     }
 }
 
-/// The duty to answer one request. If it is dropped, the answer is what can be said for certain:
-/// nothing was done or, if the commit had begun, the outcome is unknown.
+/// The duty to answer one request. A dropped ticket answers with the certain outcome: nothing was
+/// done or, if the commit had begun, the outcome is unknown.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     peer: Arc<Peer>,
     number: u32,
-    /// Bytes of the request, which are held until it is answered.
+    /// Bytes of the request, held until it is answered.
     bytes: usize,
     answered: bool,
     dropped: Failure,
 }
 
 impl Ticket {
-    /// A ticket for a request of `bytes` bytes.
+    /// Creates a ticket for a request of `bytes` bytes.
     pub(crate) fn new(peer: &Arc<Peer>, number: u32, bytes: usize) -> Self {
         peer.in_flight.fetch_add(1, Ordering::Relaxed);
         peer.outbox.keep(bytes);
@@ -76,12 +76,12 @@ impl Ticket {
         self.peer.may_be_answered()
     }
 
-    /// Notes that the commit begins: from now on a dropped ticket's outcome is unknown.
+    /// Records that the commit begins: from now on a dropped ticket's outcome is unknown.
     pub(crate) fn commits(&mut self) {
         self.dropped = Failure::Unknown;
     }
 
-    /// Notes that the commit has failed for certain.
+    /// Records that the commit has failed for certain.
     pub(crate) fn failed(&mut self) {
         self.dropped = Failure::Leaving;
     }
@@ -96,7 +96,7 @@ impl Ticket {
         self.answer(&Answer::Failed(failure));
     }
 
-    /// Answers with a message that is encoded already.
+    /// Answers with an encoded message.
     pub(crate) fn answer_encoded(mut self, answer: &[u8]) {
         self.push(|out, number| {
             frame::append(out, |out| {
@@ -115,18 +115,19 @@ impl Ticket {
             return;
         }
         let (number, pending) = (self.number, Pending { peer: &self.peer, bytes: self.bytes });
-        // A closed connection expects no answer; `pending` ends with the closure that has it.
+        // A closed connection expects no answer; then `pending` is dropped with the closure.
         let _ = self.peer.outbox.push(move |out| {
             write(out, number);
-            // Behind the answer, since a server that stops closes the outbox when nothing is in
-            // flight: it does so behind this push, which has the outbox's lock. Before the end of
-            // the push, which wakes the outbox's reader: that asks how much is in flight, and held.
+            // Dropped after the answer is written: a stopping server closes the outbox when nothing
+            // is in flight, and the close comes after this push, because the push has the outbox's
+            // lock. Dropped before the push ends, which wakes the outbox's reader: the reader asks
+            // how much is in flight and held.
             drop(pending);
         });
     }
 }
 
-/// A request that counts as unanswered until this is dropped, also by a panic.
+/// A request that counts as unanswered until this value is dropped, also by a panic.
 struct Pending<'p> {
     peer: &'p Peer,
     bytes: usize,

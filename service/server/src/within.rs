@@ -1,4 +1,4 @@
-//! Runs foreign code in a coroutine slot, within a deadline and without letting a panic out.
+//! Runs foreign code in a coroutine slot, within a deadline and with panics caught.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use lotus::{Nanos, SessionView};
 
 /// Interval at which a deadline is checked. Calls are many and deadlines far: one timer of a worker
-/// serves all calls meanwhile, and no call leaves one behind.
+/// serves all calls meanwhile, and no call leaves a timer behind.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Reason for a missing output.
@@ -33,12 +33,12 @@ impl Alarm {
         Self { view, due: Nanos(0) }
     }
 
-    /// A recent reading of the clock.
+    /// Returns a recent reading of the clock.
     pub(crate) fn recent(&self) -> Nanos {
         self.view.executor().recent()
     }
 
-    /// Whether `deadline` has passed. If not, the task is polled again when it may have.
+    /// Whether `deadline` has passed. If not, the task is polled again when it may have passed.
     fn poll_late(&mut self, deadline: Nanos) -> bool {
         let executor = self.view.executor();
         if self.due <= deadline && executor.recent() < self.due {
@@ -64,7 +64,7 @@ pub(crate) async fn sheltered(code: impl Future<Output = ()>) {
     .await;
 }
 
-/// Runs `code` until it is done, panics, or the deadline has passed; then it is dropped.
+/// Runs `code` until it is done, panics, or the deadline has passed; then drops `code`.
 pub(crate) async fn within<T>(
     alarm: &mut Alarm,
     deadline: Nanos,

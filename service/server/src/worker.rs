@@ -18,10 +18,10 @@ use crate::registry::{Stop, Stored};
 use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, sheltered, within};
 
-/// Longest wait of a directory for tables that other nodes have created.
+/// Longest wait of a directory for tables created on other nodes.
 const LEARNING: Duration = Duration::from_secs(1);
 
-/// Longest time for a server's part in the time of call records.
+/// Longest time for a server's turn in the time of call records.
 const KEEPING_TIME: Duration = Duration::from_secs(1);
 
 /// An entry of a worker's queue.
@@ -34,7 +34,7 @@ pub(crate) enum Errand {
         ticket: Ticket,
         client: Origin,
     },
-    /// The server's part in the time of call records is due.
+    /// The server's turn in the time of call records is due.
     KeepTime(TimeTurn),
 }
 
@@ -52,14 +52,14 @@ pub(crate) enum Work {
     Outcome(CallId),
 }
 
-/// Identity of a call, which its repetitions share.
+/// Identity of a call, shared by its repetitions.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
     pub(crate) id: CallId,
     pub(crate) fingerprint: u64,
 }
 
-/// Serves one coordinator's queue until it is closed and empty.
+/// Serves one coordinator's queue until the queue is closed and empty.
 pub(crate) async fn work(node: Arc<NodeServer>, thread: usize, session: Session) {
     let alarm = Alarm::new(session.view());
     let counters = &node.counters[thread];
@@ -80,18 +80,18 @@ pub(crate) async fn work(node: Arc<NodeServer>, thread: usize, session: Session)
             Errand::KeepTime(part) => {
                 let deadline = worker.session.now().after(KEEPING_TIME);
                 let kept = call_time::keep(worker.node, &mut worker.session, part);
-                // Without it ids are remembered for longer; the next turn may succeed.
+                // Without this turn ids are remembered for longer; the next turn may succeed.
                 let _ = within(&mut worker.alarm, deadline, kept).await;
             }
         }
     }
 }
 
-/// Answers with the directory, once this node knows the tables that others have created.
+/// Answers with the directory, once this node knows the tables created by other nodes.
 async fn tell(node: Arc<NodeServer>, view: SessionView, ticket: Ticket, client: Origin) {
     let mut alarm = Alarm::new(view.clone());
     let deadline = view.now().after(LEARNING);
-    // Without the authority, the client learns what this node knows.
+    // Without the authority, the client gets the tables known to this node.
     let _ = within(&mut alarm, deadline, view.learn_tables()).await;
     match node.check(None) {
         Ok(()) => ticket.answer_encoded(&node.encoded_directory(client)),
@@ -118,9 +118,9 @@ enum Attempt {
 
 /// Failure of an attempt.
 enum Miss {
-    /// Aborted, or its outcome unknown, as the engine says.
+    /// Aborted, or with unknown outcome, according to the engine.
     Engine(TxnError),
-    /// The same, of the commit: the attempt may have committed.
+    /// Error of the commit: the attempt may have committed.
     Commit(TxnError),
     Rejected(Vec<u8>),
     Failed(Failure),
@@ -178,11 +178,11 @@ impl Worker<'_> {
     ) -> Result<Attempt, Miss> {
         self.session.new_transaction();
         if let Work::Call { stored, .. } = work {
-            // It may hold up the thread, or never end.
+            // The transaction's code may hold up the thread, or never end.
             self.session.name_work(&stored.name);
         }
         let (mut attempts, mut has_looked) = (0, false);
-        // Put into words only once there is no further attempt.
+        // Converted to a failure only if no attempt follows.
         let mut last = None;
         if !ticket.may_be_answered() {
             return Err(Miss::Failed(Failure::Busy(Room::Answers)));
@@ -197,7 +197,7 @@ impl Worker<'_> {
                 Err(miss) => miss,
             };
             let error = match miss {
-                // Once for a call: all tables are learned together.
+                // Once per call: all tables are learned together.
                 Miss::Engine(TxnError::UnknownTable(table)) if !has_looked => {
                     has_looked = true;
                     let (view, alarm) = (self.session.view(), &mut self.alarm);
@@ -263,7 +263,7 @@ impl Worker<'_> {
     }
 }
 
-/// The next step once a transaction's code has run.
+/// The next step after a transaction's code has run.
 enum Prepared {
     /// No commit: the call was carried out before.
     Recalled(Attempt),
@@ -278,7 +278,7 @@ pub(crate) async fn begin(session: &mut Session, kind: Kind) -> Result<Transacti
     }
 }
 
-/// Runs all of an attempt but its commit.
+/// Runs an attempt, except for its commit.
 async fn prepare(
     node: &NodeServer,
     txn: &mut Transaction,
@@ -318,7 +318,7 @@ async fn prepare(
     }
 }
 
-/// Runs a transaction's own code, and judges its end by the rule that embedded transactions have. A
+/// Runs a transaction's own code, and judges its end by the rule for embedded transactions. A
 /// result that does not fit in an answer is an error.
 async fn run(
     stored: &Stored,
@@ -356,7 +356,7 @@ impl CallRecord {
         let item = txn.add_rw(table, calls::row_of(id, records.rows))?;
         txn.execute().await?;
         let row_bytes = records.row_bytes as usize;
-        // It is known before the first attempt, and never unlearned.
+        // The stamp is known before the first attempt, and never forgotten.
         let stamp = node.call_time.stamp().unwrap_or_default();
         Ok(Self { item, row_bytes, stamp })
     }

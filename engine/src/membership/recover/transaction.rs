@@ -1,27 +1,27 @@
-//! Recovery of one log slot of a dead node: reads which transaction it names, decides the outcome,
-//! and applies that on all replicas.
+//! Recovery of one log slot of a dead node: reads the slot's transaction, decides the outcome, and
+//! applies the outcome on all replicas.
 //!
 //! The steps are those in the essay of [`lotus_recovery::resolve`]: read, decide, record the
-//! decision in all logs, repair by compare-and-swap, record that it is done. Whenever a word is not
-//! what was read, it starts over.
+//! decision in all logs, repair by compare-and-swap, record completion. Whenever a word differs
+//! from the value read, recovery starts over.
 //!
 //! # Partial traces
-//! *A record ahead of the tag.* Records go before cells, so a transaction that has put no tag
-//! anywhere may have overwritten the record of a row's oldest version on some replicas. The words
-//! of the cells do not tell such a transaction from one that finished long ago. Its record does: it
-//! names the newest version that the transaction found. If that still is the newest, then the
-//! transaction has not become visible, so its locks are held, and it is undone like any other
-//! ([`Recoverer::stopped_early`]).
+//! *A record ahead of the tag.* Records go before cells, so a transaction without a tag in any cell
+//! may have overwritten the record of a row's oldest version on some replicas. The words of the
+//! cells do not distinguish such a transaction from a transaction finished long ago. The
+//! transaction's record does: the record names the newest version that the transaction found. If
+//! that version still is the newest, the transaction has not become visible, so its locks are held,
+//! and recovery undoes the transaction as usual ([`Recoverer::stopped_early`]).
 //!
-//! *The slot of a record that no cell names* is left as it is on each replica. No reader gets
-//! there, and its next user writes it everywhere.
+//! *The slot of a record that no cell names* is left unchanged on each replica. No reader reaches
+//! the slot, and its next user writes the slot on every replica.
 //!
-//! *A log entry* that is not whole is emptied, so that later recoveries can ignore it.
+//! *A torn log entry* is emptied; later recoveries can ignore the entry.
 //!
 //! # What is not seen
-//! A record that landed in part, and whole nowhere, with no tag anywhere. It takes a record longer
-//! than a packet. The oldest version of its row is then damaged on one replica: a reader that needs
-//! it retries with a later snapshot, and the row's next writer takes its place.
+//! A record that landed in part, nowhere whole, without any tag. Only a record longer than a packet
+//! can land in part. The oldest version of its row is then damaged on one replica: a reader of the
+//! version retries with a later snapshot, and the row's next writer overwrites the version.
 
 use lotus_fabric::ids::{NodeId, RemoteAddr, TxnId};
 use lotus_fabric::lane::Batch;
@@ -51,29 +51,28 @@ struct Copy {
     words: Vec<u64>,
 }
 
-/// Last transaction that a log slot names.
+/// Last transaction named by a log slot.
 struct InDoubt {
     txn: TxnId,
     writes: Vec<LoggedWrite>,
-    /// The entry itself, undecided.
+    /// Entry words, undecided.
     words: Vec<u64>,
-    /// Memory nodes that have the whole entry, and the decision there, in the order of node
-    /// numbers.
+    /// Memory nodes with the whole entry, and the decision on each, in the order of node numbers.
     logs: Vec<(NodeId, DecisionWord)>,
 }
 
-/// Row that a transaction in doubt may have written, on all replicas.
+/// Row possibly written by a transaction in doubt, on all replicas.
 struct Named {
     write: LoggedWrite,
     shape: CvtShape,
     copies: Vec<(Replica, Vec<u64>)>,
-    /// Replicas among them that are being filled.
+    /// Replicas in `copies` that are being filled.
     joining: Vec<Replica>,
 }
 
 impl InDoubt {
-    /// Returns the latest transaction that the copies of a slot name: all earlier attempts were
-    /// over when it began (H16), and so were those of earlier lives.
+    /// Returns the latest transaction named by the copies of a slot: all earlier attempts were over
+    /// when it began (H16), as were the attempts of earlier lives.
     fn latest(copies: &[Copy]) -> Option<Self> {
         let whole =
             || copies.iter().filter_map(|copy| Some((copy, LogEntry::decode(&copy.words).ok()?)));
@@ -94,8 +93,8 @@ impl InDoubt {
             let words = named.iter().flat_map(Named::seen).map(|(_, seen)| seen.word);
             return Ok(decide_purge(self.txn, logs, words)?);
         }
-        // A copy that is being filled is no witness of what is visible: it may show the contents at
-        // its joining, or nothing. A tag counts even there.
+        // A copy being filled is no witness of visibility: the copy may show the contents at the
+        // time of joining, or nothing. A tag counts even in such a copy.
         let tag = Version::Invisible(self.txn).encode();
         let cells = named.iter().flat_map(|row| row.seen().map(move |seen| (row, seen)));
         let counts = |(row, (at, seen)): &(&Named, (Replica, CellSeen))| {
@@ -137,7 +136,7 @@ impl Named {
         words[start..].first_chunk().expect("a CVT ends with a whole cell")
     }
 
-    /// Returns swaps that empty the named cell on one replica, alike on all of them.
+    /// Returns swaps that empty the named cell on a replica; the result is equal on every replica.
     fn emptying(&self, replica: Replica, words: &[u64]) -> impl Iterator<Item = Swap> {
         let trims = self.write.kind == WriteKind::Trim;
         let empty = Cell {
@@ -155,7 +154,7 @@ impl Named {
 }
 
 impl Recoverer<'_> {
-    /// Settles the transaction that a log slot names.
+    /// Settles the transaction named by a log slot.
     pub(super) async fn resolve_slot(&self, slot: u16) -> Result<(), Stop> {
         loop {
             let copies = self.copies(slot).await?;
@@ -207,14 +206,14 @@ impl Recoverer<'_> {
         Ok(buffers.into_iter().map(copy).collect())
     }
 
-    /// Whether the memory of a write's table is nobody's any more, or another table's. When that
-    /// became so every node had let go of the table, so the transaction is over.
+    /// Whether the memory of a write's table is free, or belongs to another table. By then every
+    /// node had let go of the table, so the transaction is over.
     fn is_gone(&self, write: &LoggedWrite) -> bool {
         let shared = &self.coordinator.shared;
         self.now.is_released(write.table) || shared.table_with_memory(write.table).is_none()
     }
 
-    /// Reads the CVTs of all rows that the transaction names.
+    /// Reads the CVTs of all rows named by the transaction.
     async fn named(&self, doubt: &InDoubt) -> Result<Vec<Named>, Stop> {
         let mut named = Vec::new();
         for write in doubt.writes.iter().filter(|write| write.kind != WriteKind::Link) {
@@ -239,8 +238,8 @@ impl Recoverer<'_> {
         table.expect("writes to tables that are gone are left out")
     }
 
-    /// Carries a decision out. Returns false if a word was not what was read, and recovery has to
-    /// start over.
+    /// Carries out a decision. Returns false if a word differs from the value read, and recovery
+    /// has to start over.
     async fn carry_out(
         &self,
         slot: u16,
@@ -278,8 +277,8 @@ impl Recoverer<'_> {
         replicas.into_iter().any(|replica| replica.node == node)
     }
 
-    /// Records the decision in every log before acting on it (H17). One log after the other: the
-    /// first decides.
+    /// Records the decision in every log before acting on it (H17). Sequentially: the first log
+    /// decides.
     async fn record(
         &self,
         slot: u16,
@@ -305,7 +304,7 @@ impl Recoverer<'_> {
             if has_it || !self.holds_cell(doubt, copy.node) {
                 continue;
             }
-            // All words but the first, which is the id; then that, which makes the entry whole.
+            // Write the words after the id first; then the id, which makes the entry whole.
             let at = self.log_place(copy.node, slot);
             let mut words = doubt.words.clone();
             words[DECISION_WORD] = decision.word();
@@ -370,7 +369,7 @@ impl Recoverer<'_> {
         cut!(self.coordinator.node.id.0, Repair, place, all)
     }
 
-    /// Zeroes a CVT to make it free memory; the swap of its named version word comes last.
+    /// Zeroes a CVT to free its memory; the swap of the named version word comes last.
     async fn zero(
         &self,
         row: &Named,
@@ -411,9 +410,9 @@ impl Recoverer<'_> {
         self.swap_up_to(&swaps.collect::<Vec<_>>(), cut).await
     }
 
-    /// Whether a transaction without tags has certainly not become visible: some record of its own
-    /// follows what still is the newest version. Once visible, there would be a newer version, its
-    /// own or a later one, for as long as the row exists.
+    /// Whether a transaction without tags has certainly not become visible: a record of the
+    /// transaction follows the version that is still the newest. A visible transaction would leave
+    /// a newer version, its own or a later one, for as long as the row exists.
     async fn stopped_early(&self, doubt: &InDoubt, named: &[Named]) -> Result<bool, Stop> {
         if doubt.logs.iter().any(|(_, decision)| *decision == DecisionWord::Done) {
             return Ok(false);
@@ -443,13 +442,13 @@ impl Recoverer<'_> {
         Ok(false)
     }
 
-    /// Empties copies of a slot that are not whole, if `copies` has any.
+    /// Empties copies of a slot that are not whole, if `copies` has such copies.
     async fn empty_torn(&self, slot: u16, copies: &[Copy]) -> Result<(), Stop> {
         let torn = |copy: &&Copy| matches!(LogEntry::decode(&copy.words), Err(LogError::Torn));
         if !copies.iter().any(|copy| torn(&copy)) {
             return Ok(());
         }
-        // Some may have become whole meanwhile.
+        // Some copies may have become whole meanwhile.
         let copies = self.copies(slot).await?;
         let swaps = copies
             .iter()
@@ -459,7 +458,7 @@ impl Recoverer<'_> {
     }
 }
 
-/// Adds a WRITE of these words, if there are any.
+/// Adds a WRITE of `words`, unless empty.
 fn write_words(batch: &mut Batch, at: RemoteAddr, words: &[u64]) {
     if words.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! The idealized lock of LOTUS §8.4 as the locks of one coordinator. It excludes nothing.
+//! The idealized lock of LOTUS §8.4 as the locks of a coordinator. Excludes nothing.
 
 use std::cell::RefCell;
 use std::future::{Future, ready};
@@ -48,12 +48,12 @@ impl OnMemory for IdealLocks {
         Self::is_beside(held)
     }
 
-    /// There is nothing to rely on.
+    /// No lock to rely on.
     fn are_valid(&self, _: &HeldLocks) -> bool {
         true
     }
 
-    /// Nothing waits there for anything.
+    /// No request waits there.
     fn abandon(&self, _: NodeId) -> Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(ready(()))
     }
@@ -64,7 +64,7 @@ impl OnMemory for IdealLocks {
         self.is_quiet()
     }
 
-    /// It is had at once, used or not.
+    /// The lock is granted at once, used or not.
     fn pass(&self, _: RemoteAddr, _: Duration) -> Pin<Box<dyn Future<Output = bool>>> {
         Box::pin(ready(true))
     }

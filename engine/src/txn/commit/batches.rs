@@ -1,6 +1,6 @@
-//! Batches of a commit: its plan, what each step writes where, and what is left behind.
+//! Batches of a commit: the plan, the writes of each step, and the slots left behind.
 //!
-//! The order of the steps is that of [`Commit`]; here are the bytes and the nodes of each.
+//! [`Commit`] fixes the order of the steps; this module has the bytes and nodes of each step.
 
 use lotus_fabric::ids::{NodeSet, TxnId};
 use lotus_fabric::lane::Batch;
@@ -21,8 +21,8 @@ use crate::node::trims::Noted;
 use crate::txn::body::{Body, Change, Row, Target};
 use crate::txn::plan::{PlannedLink, PlannedWrite, StagedWrite};
 
-/// Takes from `left` the nodes that a batch writes next: all at once, or one after the other where
-/// a fault point may end the batch in between. What each node gets, and in what order, is the same.
+/// Takes from `left` the nodes that a batch writes next: all nodes at once, or one by one if a
+/// fault point may end the batch in between. Both ways post equal writes to a node, in equal order.
 #[inline]
 fn next_part(left: &mut NodeSet) -> Option<NodeSet> {
     match may_cut() {
@@ -95,7 +95,7 @@ impl Body {
             };
             plan.nodes = plan.nodes.or(nodes);
         }
-        // From here on the overflow buckets belong to their chains.
+        // From here on, the overflow buckets belong to their chains.
         for grown in self.grown.drain(..) {
             let shape = tables[usize::from(grown.table.0)].def.cvt();
             let (group, link) = (grown.group, grown.tail + overflow_offset(shape));
@@ -113,13 +113,13 @@ impl Body {
         self.check_plan();
     }
 
-    /// Place that a planned write goes to.
+    /// Target of a planned write.
     #[inline]
     pub(super) fn target(&self, write: &PlannedWrite) -> &Target {
         self.rows[write.row].target.as_ref().expect("a row that is written has a target")
     }
 
-    /// Asserts that the log will name each write once, and that every slot taken has its cell.
+    /// Asserts that the log will name each write once, and that every reserved slot has a cell.
     #[inline]
     fn check_plan(&self) {
         let plan = &self.plan;
@@ -138,7 +138,7 @@ impl Body {
         );
     }
 
-    /// Asserts that a commit is later than all that it has read.
+    /// Asserts that a commit is later than everything it has read.
     #[inline]
     pub(super) fn check_timestamp(&self, commit_ts: Timestamp) {
         debug_assert!(
@@ -170,7 +170,7 @@ impl Body {
         self.table(row.table).def.slot_bytes()
     }
 
-    /// Notes a row for trimming, if its group is full: it has one slot more than before.
+    /// Notes a row for trimming, if the group is full: the row has one slot more than before.
     #[cold]
     fn note_trim(&self, coordinator: &Coordinator, row: &Row, commit_ts: Timestamp) {
         let slots = row.records();
@@ -198,7 +198,7 @@ impl Body {
         log
     }
 
-    /// Adds log entry, records and cells of this version, in this order for each memory node (H12).
+    /// Adds the log entry, records and cells of this version, in this order per memory node (H12).
     #[inline]
     pub(super) fn add_data(
         &mut self,
@@ -331,7 +331,7 @@ impl Body {
     pub(super) fn renew_cached(&self, coordinator: &Coordinator, txn: TxnId, commit_ts: Timestamp) {
         for write in &self.plan.writes {
             let target = self.target(write);
-            // Rows beside their cells are not cached: one READ brings all of them.
+            // Rows with home slots are not cached: one READ brings both CVT and record.
             if target.new_cvt || target.home != 0 {
                 continue;
             }
@@ -360,7 +360,7 @@ impl Body {
         let placement = coordinator.placement();
         let on = |write: &PlannedWrite| replicas.nodes(placement.replicas(write.group));
         let (me, mut place) = (coordinator.node.id.0, 0);
-        // Only a fault point asks how many there are.
+        // Only a fault point needs the number of words.
         let counted = self.plan.writes.iter().filter(|_| may_cut());
         let words: usize = counted.map(|write| on(write).len()).sum();
         let mut left = placement.nodes();

@@ -1,4 +1,4 @@
-//! Commit of a piece of a memory node's copy ([`crate::memory_nodes::filling`]).
+//! Commit of a piece of a returning memory node's copy ([`crate::memory_nodes::filling`]).
 
 use crate::node::verbs::{Fenced, Halted};
 use crate::txn::body::{Body, Receipt};

@@ -1,9 +1,9 @@
-//! Commit of an attempt beside which another uses the same rows: the idealized lock has let both
-//! go on ([`lotus_locks::ideal`]).
+//! Commit of an attempt whose rows another attempt uses concurrently: the idealized lock has let
+//! both go on ([`lotus_locks::ideal`]).
 //!
-//! Its verbs are those of any commit, in number, order and size, and go to the same memory nodes;
-//! but they write to a place there that is never read. So the rows stay those of the other attempt,
-//! and what this one did is lost as a whole.
+//! The verbs match a normal commit in number, order, size and memory nodes, but they write to a
+//! place that is never read. The rows keep the values of the other attempt, and this attempt's
+//! changes are lost as a whole.
 
 use lotus_fabric::ids::NodeSet;
 use lotus_fabric::lane::Batch;
@@ -21,7 +21,7 @@ use crate::txn::body::{Body, Change};
 use crate::txn::commit::{Commit, Replicas};
 use crate::txn::slot::Slot;
 
-/// Pretends to commit the write set in `body`, and gives up what it has.
+/// Pretends to commit the write set in `body`, and releases its locks and slots.
 pub(super) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
     let commit = Commit::of(slot, &body);
     match commit.pretend(&body).await {
@@ -53,7 +53,7 @@ impl Commit<'_> {
 }
 
 impl Body {
-    /// Adds as many WRITEs of as many bytes as the log entry, the records and the cells take.
+    /// Adds as many WRITEs, with as many bytes, as the log entry, the records and the cells take.
     fn pretend_data(&self, coordinator: &Coordinator, batch: &mut Batch) {
         let placement = coordinator.placement();
         let changed = || self.rows.iter().filter(|row| row.change != Change::None);
@@ -69,7 +69,7 @@ impl Body {
             };
             let record = record_words(row.primary_key.byte_count(), value_bytes);
             match row.reserved {
-                // It would go to the cell's home slot, in one WRITE with the cell.
+                // The record would go to the cell's home slot, in one WRITE with the cell.
                 None if self.table(row.table).def.cvt().home_words() > 0 => {
                     write(batch, here, CELL_WORDS + record);
                 }
@@ -90,7 +90,7 @@ impl Body {
     }
 }
 
-/// Adds a WRITE of so many words to a place that is never read, on each of `nodes`.
+/// Adds a WRITE of `words` words to a place that is never read, on each of `nodes`.
 fn write(batch: &mut Batch, nodes: NodeSet, words: usize) {
     let staged = batch.stage(words * WORD_BYTES);
     batch.words_mut(staged).fill(0);

@@ -56,12 +56,12 @@ impl Commit<'_> {
 }
 
 impl Body {
-    /// Adds the log entry and the INVISIBLE cells, in this order for each memory node.
+    /// Adds the log entry and the INVISIBLE cells, in this order per memory node.
     fn add_marks(&self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
         let log = self.stage_log(coordinator, commit, batch);
         let staged = self.plan.writes.iter().map(|write| {
             let target = self.target(write);
-            // Any slot will do, as no reader follows it; none if the row has none left.
+            // Any slot is correct, because no reader follows it; none if the row has none left.
             let record =
                 if target.cell.record == 0 { target.predecessor } else { target.cell.record };
             let cell = target.cell.taken_by(commit.txn(), Contents::Deleted, record).encode();
@@ -92,7 +92,8 @@ impl Body {
         }
     }
 
-    /// Adds the zeroes for the CVTs: all words except the tagged version words, then these.
+    /// Adds the zeroes for the CVTs: all words except the tagged version words, then the version
+    /// words.
     fn add_zeroes(
         &self,
         coordinator: &Coordinator,

@@ -63,7 +63,7 @@ impl Commit<'_> {
 }
 
 impl Body {
-    /// Adds the log entry and INVISIBLE version words, in this order for each memory node.
+    /// Adds the log entry and INVISIBLE version words, in this order per memory node.
     fn add_trim_marks(&self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
         let log = self.stage_log(coordinator, commit, batch);
         let tag = Version::Invisible(commit.txn()).encode();
@@ -89,7 +89,8 @@ impl Body {
         }
     }
 
-    /// Adds the cells without slots: all words except the tagged version words, then these.
+    /// Adds the cells without slots: all words except the tagged version words, then the version
+    /// words.
     fn add_trims(
         &self,
         coordinator: &Coordinator,

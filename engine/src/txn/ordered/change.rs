@@ -9,17 +9,18 @@ use super::OrderedTable;
 use crate::api::error::TxnError;
 use crate::txn::body::{Access, Item};
 
-/// Part of a node's size below which it is merged with its neighbour.
+/// Divisor of the node size limit: a node below the quotient is merged with its neighbour.
 const SMALL: usize = 4;
-/// Part of a node's size that a merged node may have: the next keys do not split it at once.
+/// Divisor of the node size limit: a merged node up to the quotient is not split at once by the
+/// next keys.
 const ROOMY: usize = 2;
 
 impl OrderedTable<'_> {
-    /// Writes the next state of a node, which has got the entry of `key`. If it is too large it is
-    /// split, and its parent gets an entry.
+    /// Writes the next state of a node that has received the entry of `key`. An oversized node is
+    /// split, and the parent gets an entry.
     ///
-    /// All that it waits for comes before the first change: a caller may drop it at any wait and
-    /// commit all the same, and half of a split would lose keys.
+    /// Every wait comes before the first change: a caller may drop this future at any wait and
+    /// commit anyway, and half of a split would lose keys.
     pub(super) async fn grow(
         &mut self,
         id: u64,
@@ -64,8 +65,8 @@ impl OrderedTable<'_> {
         self.txn.upsert(item, &bytes)
     }
 
-    /// Merges a node that has become small with a neighbour that has the same parent, if both fit
-    /// well into one.
+    /// Merges a node that has become small with a neighbour of the same parent, if the result
+    /// leaves enough room.
     pub(super) async fn shrink(&mut self, id: u64, item: Item) -> Result<(), TxnError> {
         let (mut id, mut item) = (id, item);
         loop {
@@ -81,7 +82,7 @@ impl OrderedTable<'_> {
             let bytes = edit::without(node, &pair.separator);
             let Some(merged) = self.merge(&pair, place).await? else { return Ok(()) };
             if parent == ROOT && self.made(&bytes)?.len() == 1 {
-                // The tree has one level less.
+                // The tree loses a level.
                 self.txn.delete(merged.item)?;
                 return self.txn.upsert(parent_item, &merged.bytes);
             }
@@ -92,8 +93,8 @@ impl OrderedTable<'_> {
         }
     }
 
-    /// Merges two neighbours, and deletes the right one. `None` if they do not fit, or one was
-    /// added by this transaction.
+    /// Merges two neighbours, and deletes the right one. `None` if the result is too large, or if
+    /// this transaction added one of the two nodes.
     async fn merge(&mut self, pair: &Pair, place: Seek<'_>) -> Result<Option<Merged>, TxnError> {
         for id in [pair.left, pair.right] {
             self.txn.add(self.table, id.into(), Access::Write, 0)?;
@@ -119,17 +120,17 @@ impl OrderedTable<'_> {
         Ok(Some(Merged { item: left, bytes }))
     }
 
-    /// Number for a new node: one that no node of the table has had.
+    /// Number for a new node, unused by any earlier node of the table.
     fn number(&self) -> Result<u64, TxnError> {
         let coordinator = &self.txn.slot.coordinator;
         if broken(Rule::NodeNumbersAreNew) {
             return Ok(coordinator.rng.borrow_mut().random_range(ROOT + 1..=u64::MAX));
         }
-        // As with the numbers of attempts, another incarnation has others.
+        // As with attempt numbers, another incarnation draws different numbers.
         coordinator.node_numbers.draw().ok_or(TxnError::Fenced)
     }
 
-    /// Views bytes that this module has made.
+    /// Views bytes that this module has built.
     fn made<'b>(&self, bytes: &'b [u8]) -> Result<Node<'b>, TxnError> {
         Node::read(bytes).ok_or_else(|| self.damaged())
     }
@@ -139,12 +140,13 @@ impl OrderedTable<'_> {
 struct Pair {
     left: u64,
     right: u64,
-    /// Key of the right one's entry in the parent.
+    /// Key of the right node's entry in the parent.
     separator: Vec<u8>,
 }
 
 impl Pair {
-    /// The child that is responsible for a place, and one of its neighbours; `None` if it has none.
+    /// The child that is responsible for a place, and a neighbour; `None` if the child has no
+    /// neighbour.
     fn around(parent: Node<'_>, place: Seek<'_>) -> Option<Self> {
         let last = parent.len().checked_sub(2)?;
         let at = parent.child_place(place).min(last);

@@ -10,12 +10,12 @@ use super::{INVERTED, OrderedTable};
 use crate::api::error::TxnError;
 use crate::txn::body::{Access, Item};
 
-/// Most leaves that are read at once.
+/// Maximum number of leaves that are read at once.
 const MOST_AT_ONCE: usize = 16;
-/// Leaves after which a page ends, however few rows they have.
+/// Leaves after which a page ends, even if they have few rows.
 const PAGE_LEAVES: usize = 64;
 
-/// Rows of a range, in the order in which they were asked for.
+/// Rows of a range, in the requested order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     /// Rows side by side, as in a leaf: the length of the key in a byte, key and value.
@@ -32,7 +32,7 @@ impl Rows {
         self.ends.len()
     }
 
-    /// Whether there is no row.
+    /// Whether the result is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -42,12 +42,12 @@ impl Rows {
         (0..self.len()).map(|index| self.row(index))
     }
 
-    /// Returns the last row, from which a later range may go on.
+    /// Returns the last row, from which a later range may continue.
     pub fn last(&self) -> Option<(&[u8], &[u8])> {
         self.len().checked_sub(1).map(|index| self.row(index))
     }
 
-    /// Returns the part of the range behind a page ([`Range::page`]), to be read by another one;
+    /// Returns the part of the range behind a page ([`Range::page`]), to be read as another range;
     /// `None` if the page was the last, or has as many rows as its limit allows.
     pub fn rest(&self) -> Option<&KeyRange> {
         self.rest.as_ref()
@@ -60,8 +60,8 @@ impl Rows {
         (&self.bytes[at(begins) + 1..at(key_ends)], &self.bytes[at(key_ends)..at(ends)])
     }
 
-    /// Number of rows of a leaf, from the first of these places on, for which a page of `most`
-    /// bytes has room. It has room for one.
+    /// Number of rows at `places` of a leaf, from the first on, that fit a page of `most` bytes.
+    /// The first row of a page always fits.
     fn fitting(&self, leaf: Node<'_>, places: &ops::Range<usize>, most: usize) -> usize {
         let begin = leaf.begin(places.start);
         let has_room = |place: &usize| {
@@ -74,8 +74,8 @@ impl Rows {
         }
     }
 
-    /// Adds the rows at these places of a leaf, in ascending order: one copy for all of them.
-    /// `None`, and nothing is added, if the leaf is not sound.
+    /// Adds the rows at these places of a leaf, in ascending order, by one copy. `None`, without
+    /// any addition, if the leaf is not sound.
     fn push(&mut self, leaf: Node<'_>, places: ops::Range<usize>) -> Option<()> {
         let (own, before) = (self.bytes.len(), self.ends.len());
         let (bytes, first) = (leaf.side_by_side(places.clone()), leaf.begin(places.start));
@@ -100,14 +100,14 @@ impl Rows {
     }
 }
 
-/// A range to be read: from a key on, up to but not including another one.
+/// A range to be read: from a key on, up to but not including another key.
 #[must_use = "nothing is read before `rows` is awaited"]
 pub struct Range<'o, 't> {
     table: &'o mut OrderedTable<'t>,
     keys: KeyRange,
     reverse: bool,
     limit: usize,
-    /// Bytes of rows, and leaves, that are the most of a page.
+    /// Limits of a page: bytes of rows, and leaves.
     page: (usize, usize),
     access: Access,
 }
@@ -123,7 +123,7 @@ impl<'t> OrderedTable<'t> {
         self.within(KeyRange::prefix(prefix))
     }
 
-    /// Returns a range of keys that was made before.
+    /// Returns a range over bounds that were built before.
     pub fn within<'o>(&'o mut self, keys: KeyRange) -> Range<'o, 't> {
         let (reverse, limit, access) = (false, usize::MAX, Access::Read);
         Range { table: self, keys, reverse, limit, page: (usize::MAX, usize::MAX), access }
@@ -131,7 +131,7 @@ impl<'t> OrderedTable<'t> {
 }
 
 impl Range<'_, '_> {
-    /// Most bytes that keys and values of a page take.
+    /// Limit of the bytes of a page's keys and values.
     pub const PAGE_BYTES: usize = 128 << 10;
 
     /// Reads from the greatest key down.
@@ -140,15 +140,15 @@ impl Range<'_, '_> {
         self
     }
 
-    /// Reads at most this number of rows. Without a limit the result takes the memory of all rows.
+    /// Reads at most `rows` rows. Without a limit the result takes the memory of all rows.
     pub fn limit(mut self, rows: usize) -> Self {
         self.limit = rows;
         self
     }
 
     /// Ends early, before the rows take more than [`Range::PAGE_BYTES`] or when many leaves were
-    /// read: [`Rows::rest`] says how to go on. So the memory of a page is bounded. It may have no
-    /// rows where most were deleted.
+    /// read: [`Rows::rest`] is the part that remains. The memory of a page is therefore bounded. A
+    /// page may be empty if most rows were deleted.
     pub fn page(mut self) -> Self {
         self.page = (Self::PAGE_BYTES, PAGE_LEAVES);
         self
@@ -191,7 +191,7 @@ impl Range<'_, '_> {
             let place = Seek::At(&from);
             let (id, item) = match ahead.pop() {
                 Some((id, item)) if self.table.is_it(id, item, place, 0)? => (id, item),
-                // What was remembered of the tree is out of date.
+                // The remembered inner nodes are missing or out of date.
                 _ => {
                     ahead.clear();
                     self.table.leaf(place, self.access).await?
@@ -228,8 +228,8 @@ impl Range<'_, '_> {
         Ok(())
     }
 
-    /// Copies the rows at these places of a leaf, as far as limit and page allow; `ahead` more
-    /// leaves have been read. Returns whether the range goes on.
+    /// Copies the rows at these places of a leaf, up to limit and page size; `ahead` more leaves
+    /// have been read. Returns whether the range goes on.
     fn copy(
         &self,
         leaf: Node<'_>,
@@ -241,7 +241,7 @@ impl Range<'_, '_> {
         let wanted = places.start..places.end.min(places.start.saturating_add(most));
         let fitting = rows.fitting(leaf, &wanted, self.page.0);
         if rows.bytes.capacity() - rows.bytes.len() < leaf.bytes().len() {
-            // Room for all leaves that have been read ahead, if they are like this one.
+            // Room for all leaves read ahead, if they resemble this leaf.
             let leaves = 1 + ahead.min(most / fitting.max(1));
             rows.bytes.reserve(leaves * leaf.bytes().len());
             rows.ends.reserve(leaves * leaf.len());
@@ -274,7 +274,7 @@ impl Range<'_, '_> {
                 }
                 let place = index..index + 1;
                 if rows.fitting(leaf, &place, self.page.0) == 0 {
-                    // The row above it is the last that was read.
+                    // The row above is the last row read.
                     rows.rest = rows.last().map(|(last, _)| self.keys.rest(last.to_vec(), true));
                     return Ok(());
                 }
@@ -299,8 +299,8 @@ impl Range<'_, '_> {
         Ok(())
     }
 
-    /// Executes, in one round, the leaves that are likely to be read next, as the remembered inner
-    /// nodes name them. They are added to `ahead`, the first one last.
+    /// Executes, in one round, the leaves that are likely to be read next, as named by the
+    /// remembered inner nodes. Adds the leaves to `ahead`, the first leaf last.
     async fn read_ahead(
         &mut self,
         from: &[u8],
@@ -331,7 +331,7 @@ impl Range<'_, '_> {
             ahead.push((id, item));
         }
         ahead.reverse();
-        // The first one is where the place is.
+        // The first leaf contains the place.
         let first = ahead.last().map_or(ROOT, |(id, _)| *id);
         table.execute(first, place).await
     }

@@ -13,7 +13,7 @@ use crate::node::shared::NodeTable;
 use crate::txn::body::{Access, Item};
 
 impl OrderedTable<'_> {
-    /// Opens the leaf that is responsible for a place; returns its number too.
+    /// Opens the leaf that is responsible for a place; also returns the leaf's number.
     pub(super) fn leaf(
         &mut self,
         place: Seek<'_>,
@@ -22,8 +22,8 @@ impl OrderedTable<'_> {
         self.find(place, 0, access)
     }
 
-    /// Opens the node of this level that is responsible for a place: the one that the remembered
-    /// inner nodes lead to, or, if they are out of date, the one that the tree leads to.
+    /// Opens the node of this level that is responsible for a place. Follows the remembered inner
+    /// nodes, or searches the tree if they are out of date.
     pub(super) async fn find(
         &mut self,
         place: Seek<'_>,
@@ -31,7 +31,7 @@ impl OrderedTable<'_> {
         access: Access,
     ) -> Result<(u64, Item), TxnError> {
         if let Some(id) = self.remembered(place, level) {
-            // As `open`, with one future less: this is what most operations do.
+            // As `open`, with one future less: the path of most operations.
             let item = self.txn.add(self.table, id.into(), access, 0)?;
             if self.txn.is_to_execute()? {
                 self.txn.execute().await.map_err(|error| self.named(error, id, place))?;
@@ -51,8 +51,8 @@ impl OrderedTable<'_> {
 
     /// Searches from the root, by nodes that this transaction reads.
     ///
-    /// The node that is looked for is opened with its final access at once. Transactions that all
-    /// had it locked to read, to write it next, would refuse each other the second lock.
+    /// The target node is opened with its final access at once. If several transactions first
+    /// locked the node to read and then to write, each would refuse the second lock to the others.
     async fn search(
         &mut self,
         place: Seek<'_>,
@@ -60,7 +60,7 @@ impl OrderedTable<'_> {
         access: Access,
     ) -> Result<(u64, Item), TxnError> {
         let (mut id, mut above, mut wanted) = (ROOT, u8::MAX, self.access_of_root(level, access)?);
-        // A parent is read before its child, and stays as it was read.
+        // A parent is read before its child, and cannot change afterwards.
         loop {
             let item = self.open(id, wanted, place).await?;
             let node = self.node(id, item)?.ok_or_else(|| self.damaged())?;
@@ -73,7 +73,7 @@ impl OrderedTable<'_> {
                 self.known()?.root_is_leaf.store(node.is_leaf(), Ordering::Relaxed);
             }
             if above == level {
-                // Nothing is left to do, unless the root was not expected to be the node.
+                // Nothing is left to do, unless the root was not expected to be the target.
                 let item = self.open(id, access, place).await?;
                 let still = self.is_it(id, item, place, level)?;
                 debug_assert!(
@@ -91,11 +91,11 @@ impl OrderedTable<'_> {
         }
     }
 
-    /// Access by which a search for a node of this level opens the root: the final one if the root
-    /// is expected to be the node.
+    /// Access by which a search for a node of this level opens the root: the final access if the
+    /// root is expected to be the target.
     ///
-    /// A root that is no leaf any more is opened to be written all the same, and is locked until
-    /// the transaction ends. Later searches of this compute node expect an inner node and read it.
+    /// A root that is no longer a leaf is still opened to be written, and is locked until the
+    /// transaction ends. Later searches of this compute node expect an inner node and read it.
     fn access_of_root(&self, level: u8, access: Access) -> Result<Access, TxnError> {
         let is_it = match level {
             0 => self.known()?.root_is_leaf.load(Ordering::Relaxed),
@@ -107,14 +107,14 @@ impl OrderedTable<'_> {
         Ok(if is_it { at_once(access) } else { Access::Read })
     }
 
-    /// The table, as its compute node knows it.
+    /// The table, as known to this compute node.
     fn known(&self) -> Result<Arc<NodeTable>, TxnError> {
         let tables = self.txn.slot.coordinator.tables(self.table);
         coordinator::known(&tables, self.table).cloned()
     }
 
-    /// Adds the row of a node to the transaction, and executes it. An error about that node names
-    /// the key that is looked for.
+    /// Adds the row of a node to the transaction, and executes it. An error about the node names
+    /// the key of the search.
     pub(super) async fn open(
         &mut self,
         id: u64,
@@ -126,7 +126,7 @@ impl OrderedTable<'_> {
         Ok(item)
     }
 
-    /// Executes what was added, the node `id` among it.
+    /// Executes the added rows, among them the node `id`.
     pub(super) async fn execute(&mut self, id: u64, place: Seek<'_>) -> Result<(), TxnError> {
         match self.txn.is_to_execute()? {
             true => self.txn.execute().await.map_err(|error| self.named(error, id, place)),
@@ -134,8 +134,8 @@ impl OrderedTable<'_> {
         }
     }
 
-    /// An error of an execution: if it is about the node `id`, it names the key that is looked for
-    /// there.
+    /// Rewrites an error of an execution: if it concerns the node `id`, it names the key of the
+    /// search.
     #[cold]
     fn named(&self, mut error: TxnError, id: u64, place: Seek<'_>) -> TxnError {
         let (Seek::At(key) | Seek::Below(key)) = place else { return error };
@@ -146,8 +146,8 @@ impl OrderedTable<'_> {
         error
     }
 
-    /// The node in an opened row; `None` if there is no such row. The root of an empty tree has
-    /// none.
+    /// The node in an opened row; `None` if the row does not exist. The root of an empty tree has
+    /// no row.
     pub(super) fn node(&self, id: u64, item: Item) -> Result<Option<Node<'_>>, TxnError> {
         match self.txn.value(item) {
             None if id == ROOT => Ok(Some(Node::EMPTY)),
@@ -174,7 +174,7 @@ impl OrderedTable<'_> {
     }
 }
 
-/// The access by which a search opens the node that it looks for.
+/// The access by which a search opens its target node.
 fn at_once(access: Access) -> Access {
     if broken(Rule::NodesAreOpenedAtOnce) { Access::Read } else { access }
 }

@@ -1,4 +1,4 @@
-//! Reading by an attempt that the idealized lock has let go on beside another one.
+//! Reading by an attempt that the idealized lock has let go on beside another attempt.
 
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Cvt, Version};
@@ -9,8 +9,8 @@ use crate::txn::body::{Access, Body};
 use crate::txn::fetch::{Fetch, Next};
 
 impl Body {
-    /// Notes whether the attempt is beside another one. Errands of the engine are given up then:
-    /// what they free must be free.
+    /// Notes whether the attempt is beside another attempt. Errands of the engine are given up in
+    /// this case: they may free only unused memory.
     pub(super) fn go_beside(&mut self, coordinator: &Coordinator) -> Result<(), TxnError> {
         self.is_beside = coordinator.locks.is_beside(&self.held);
         let is_errand = |access| matches!(access, Access::Purge | Access::Trim);
@@ -18,7 +18,7 @@ impl Body {
         if self.is_beside && errand { Err(self.given_up()) } else { Ok(()) }
     }
 
-    /// Absorbs the CVT of a row that the other attempt writes, without what it has written.
+    /// Absorbs the CVT of a row that the other attempt writes, without the other attempt's writes.
     #[cold]
     pub(super) fn absorb_beside(
         &mut self,

@@ -1,7 +1,7 @@
 //! Use of the version table cache by reads: a cached row skips the READ of its CVT, and a CVT that
-//! was read is cached. `version_tables` decides which of the two is allowed. Tables with their
-//! records in the cells are not cached: their rows take one READ either way, and that is what meets
-//! the fence of a node that was expelled (H2).
+//! was read is cached. `version_tables` decides whether use and insertion are allowed. Tables with
+//! records in the cells are not cached: their rows take one READ either way, and the READ meets the
+//! fence of an expelled node (H2).
 
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Cvt, HEADER_WORDS, MAX_CELLS};
 
@@ -14,7 +14,7 @@ use crate::txn::body::{Body, Mode};
 use crate::txn::fetch::{Fetch, Wants};
 
 impl View {
-    /// Returns whether the transaction holds a lock on the row, as the cache asks it.
+    /// Returns whether the transaction holds a lock on the row, in the cache's terms.
     fn cover(self) -> Cover {
         match self {
             Self::Locked { .. } => Cover::Locked,
@@ -24,8 +24,8 @@ impl View {
 }
 
 impl Body {
-    /// Looks up the row's CVT in this node's cache. Returns whether it is cached and leads to a
-    /// record; only memory is believed about absent rows.
+    /// Looks up the row's CVT in this node's cache. Returns whether the CVT is cached and leads to
+    /// a record; only memory is believed about absent rows.
     #[inline]
     pub(super) fn consult_cache(
         &mut self,
@@ -52,7 +52,7 @@ impl Body {
         Ok(matches!(fetch.wants, Wants::Record(_) | Wants::Successor(_)))
     }
 
-    /// Caches a CVT that was read, if that is allowed.
+    /// Caches a CVT that was read, if allowed.
     #[inline]
     pub(super) fn keep_cached(
         &self,

@@ -18,7 +18,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer of no words: that of a verb without an answer.
+    /// A buffer without words, for a verb without a result.
     pub const EMPTY: Self = Self { chunk: 0, first: 0, words: 0 };
 
     /// Length in bytes.
@@ -30,7 +30,7 @@ impl Buffer {
     /// The first `bytes` of the buffer.
     ///
     /// # Panics
-    /// If the buffer is shorter, or `bytes` is not a multiple of eight.
+    /// If the buffer is shorter than `bytes`, or `bytes` is not a multiple of eight.
     #[inline]
     #[must_use]
     pub fn prefix(self, bytes: usize) -> Self {
@@ -44,7 +44,7 @@ impl Buffer {
     }
 }
 
-/// The local side of a batch: the source of WRITEs and the destination of all other verbs.
+/// The local side of a batch: the source of WRITEs and the destination of other verbs.
 #[derive(Default)]
 pub struct Buffers {
     chunks: Vec<Chunk>,
@@ -97,7 +97,7 @@ impl Buffers {
         (self.chunks[usize::from(buffer.chunk)].memory(), self.words(buffer).as_ptr())
     }
 
-    /// A buffer of `words` words, unless the current chunk has too few left.
+    /// Reserves a buffer of `words` words; `None` if the current chunk has too few words left.
     #[inline]
     pub(super) fn reserve(&mut self, words: usize) -> Option<Buffer> {
         let end = self.used_words + words;
@@ -108,7 +108,7 @@ impl Buffers {
         Some(Buffer { chunk: (self.chunks.len() - 1) as u16, first, words: words as u16 })
     }
 
-    /// A buffer of `words` words in the next chunk.
+    /// Reserves a buffer of `words` words in a new chunk.
     #[cold]
     pub(super) fn reserve_in(&mut self, chunk: Chunk, words: usize) -> Buffer {
         assert!(words <= CHUNK_WORDS, "a buffer holds at most {MAX_VERB_BYTES} bytes");
@@ -117,7 +117,7 @@ impl Buffers {
         self.reserve(words).expect("a chunk holds it")
     }
 
-    /// Whether the buffer was reserved here.
+    /// Returns whether the buffer was reserved in these chunks.
     #[inline]
     pub(super) fn holds(&self, buffer: Buffer) -> bool {
         let (chunk, end) = (usize::from(buffer.chunk), usize::from(buffer.first + buffer.words));
@@ -125,14 +125,14 @@ impl Buffers {
         in_last || chunk + 1 < self.chunks.len()
     }
 
-    /// Gives all buffers up. Returns whether there are more chunks than the one that is kept.
+    /// Releases every buffer. Returns whether `spare_chunks` has chunks to take out.
     #[inline]
     pub(super) fn clear(&mut self) -> bool {
         self.used_words = 0;
         self.chunks.len() > 1
     }
 
-    /// Takes out the chunks beyond the first; only after `clear`.
+    /// Takes out the chunks beyond the first; to be called only after `clear`.
     pub(super) fn spare_chunks(&mut self) -> impl Iterator<Item = Chunk> {
         self.chunks.drain(1..)
     }

@@ -1,4 +1,4 @@
-//! A batch under construction, in flight or complete: its requests, its buffers, its failures.
+//! A batch under construction, in flight or complete: requests, buffers, failures.
 
 use super::{Buffer, Buffers, Failure, Op, VerbError, VerbKind, WorkRequest};
 use crate::contract::counters::VerbCounters;
@@ -7,20 +7,21 @@ use crate::contract::masked::{MaskedSwap, masked_sum};
 use crate::contract::region::{Chunk, Words};
 use crate::contract::wide::WideSwap;
 
-/// A list of verbs and the buffers that they use. It has one owner at a time: the coordinator while
-/// building it and after completion, the back end in between.
+/// A list of verbs and their buffers, with one owner at a time: the coordinator while building the
+/// batch and after completion, the back end in between.
 #[derive(Default)]
 pub struct Work {
     requests: Vec<WorkRequest>,
     buffers: Buffers,
     failures: Vec<Failure>,
-    /// Verbs of the batch, counted while it is built; each copy of a WRITE counts.
+    /// Counts of the batch's verbs, kept up to date while the batch is built; every copy of a WRITE
+    /// counts.
     counted: VerbCounters,
-    /// Nodes that the verbs go to, by the low bits of their numbers.
+    /// Target nodes of the verbs, by the low bits of their numbers.
     nodes: NodeSet,
     /// Whether a request goes to several nodes.
     several_nodes: bool,
-    /// Empty; the place for the requests once they are split by node.
+    /// Empty; receives the requests when they are split by node.
     spare: Vec<WorkRequest>,
 }
 
@@ -43,18 +44,18 @@ impl Work {
         self.buffers.words_mut(buffer)
     }
 
-    /// Operands of a masked compare-and-swap that has not been carried out.
+    /// Operands of a masked compare-and-swap not yet carried out.
     #[inline]
     pub(crate) fn masked_swap(&self, buffer: Buffer) -> MaskedSwap {
         self.buffers.masked_swap(buffer)
     }
 
-    /// Operands of a compare-and-swap of 16 bytes that has not been carried out.
+    /// Operands of a compare-and-swap of 16 bytes not yet carried out.
     pub(crate) fn wide_swap(&self, buffer: Buffer) -> WideSwap {
         self.buffers.wide_swap(buffer)
     }
 
-    /// Summand and boundary of a fetch-and-add of 16 bytes that has not been carried out.
+    /// Summand and boundary of a fetch-and-add of 16 bytes not yet carried out.
     pub(crate) fn wide_summands(&self, buffer: Buffer) -> (u128, u128) {
         self.buffers.wide_summands(buffer)
     }
@@ -69,9 +70,9 @@ impl Work {
         self.buffers.place(buffer)
     }
 
-    /// Finds the words that each verb moves, for a back end whose initiator carries verbs out
-    /// itself: appends them to `found`, or [`Words::NONE`] where `find` refuses the verb. Once it
-    /// has refused one, it must refuse all to that node.
+    /// Finds the words that every verb moves, for a back end whose initiator carries verbs out
+    /// itself. Appends the words to `found`, or [`Words::NONE`] if `find` refuses the verb. After
+    /// refusing a verb, `find` must refuse every later verb to the same node.
     #[inline]
     pub(crate) fn resolve<'m>(
         &mut self,
@@ -93,7 +94,7 @@ impl Work {
         }
     }
 
-    /// Carries out all verbs in order, each on the words that [`Work::resolve`] has found for it.
+    /// Carries out the verbs in order, on the words found by [`Work::resolve`].
     #[inline]
     pub(crate) fn carry_out<'m>(&mut self, mut found: impl Iterator<Item = Words<'m>>) {
         let Self { requests, buffers, .. } = self;
@@ -133,21 +134,22 @@ impl Work {
         }
     }
 
-    /// Verbs of the batch by kind, and a doorbell for each connection; only before it is posted.
+    /// Verbs of the batch by kind, and one doorbell per connection; to be called only before
+    /// posting.
     #[inline]
     pub(crate) fn count(&mut self) -> &VerbCounters {
         self.counted.doorbells = self.nodes.len() as u64;
         &self.counted
     }
 
-    /// Number of verbs; each copy of a WRITE to several nodes counts.
+    /// Number of verbs; every copy of a WRITE to several nodes counts.
     #[inline]
     pub fn verb_count(&self) -> usize {
         self.counted.verbs() as usize
     }
 
-    /// Replaces each request for several nodes by one for each of them. All requests are grouped by
-    /// node then; those to one node keep their order.
+    /// Replaces every request for several nodes by one request per node. Afterwards the requests
+    /// are grouped by node; requests to one node keep their order.
     pub(crate) fn split_by_node(&mut self) {
         if !self.several_nodes {
             return;
@@ -160,7 +162,7 @@ impl Work {
                 }
             }
         }
-        // What is left goes to nodes that no set holds.
+        // The remaining requests go to nodes beyond the limit of a set.
         let others = |request: &&WorkRequest| request.addr.node().0 >= NodeSet::LIMIT;
         apart.extend(self.requests.iter().filter(others));
         debug_assert_eq!(apart.len(), self.verb_count(), "every verb is there once");
@@ -170,7 +172,7 @@ impl Work {
     }
 
     /// Copies the results of READs and atomics into the buffers of the `verbs` verbs to `node` from
-    /// request `first` on. `results` are back to back, and as long as the buffers together.
+    /// request `first` on. `results` are contiguous, with the total length of the buffers.
     #[cfg(feature = "tcp")]
     #[inline]
     pub(crate) fn scatter(
@@ -190,7 +192,7 @@ impl Work {
         }
     }
 
-    /// Failed verbs, at most one entry a node.
+    /// Failed verbs, at most one entry per node.
     #[inline]
     pub fn failures(&self) -> &[Failure] {
         &self.failures
@@ -203,7 +205,7 @@ impl Work {
         self.failures.push(Failure { node, verb, error });
     }
 
-    /// Whether a verb of this batch to `node` has failed.
+    /// Returns whether a verb of the batch to `node` has failed.
     #[inline]
     pub fn has_failed(&self, node: NodeId) -> bool {
         self.failures.iter().any(|failure| failure.node == node)
@@ -219,7 +221,7 @@ impl Work {
         self.requests.push(request);
     }
 
-    /// Adds a WRITE to byte `offset` of `region` on each of `nodes`.
+    /// Adds a WRITE to byte `offset` of `region` on every node of `nodes`.
     #[inline]
     pub(crate) fn push_all(
         &mut self,
@@ -242,20 +244,20 @@ impl Work {
         self.requests.push(request);
     }
 
-    /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
+    /// Reserves a buffer of `words` words; calls `new_chunk` when the current chunk is used up.
     #[inline]
     pub(crate) fn reserve(&mut self, words: usize, new_chunk: impl FnOnce() -> Chunk) -> Buffer {
         let buffer = self.buffers.reserve(words);
         buffer.unwrap_or_else(|| self.buffers.reserve_in(new_chunk(), words))
     }
 
-    /// An empty buffer, for requests that carry their data themselves.
+    /// An empty buffer, for requests that carry their data inline.
     #[inline]
     pub(crate) const fn no_buffer() -> Buffer {
         Buffer::EMPTY
     }
 
-    /// Empties the list for reuse. Returns whether it has more chunks than the one that it keeps.
+    /// Empties the batch for reuse. Returns whether `spare_chunks` has chunks to take out.
     #[inline]
     pub(crate) fn clear(&mut self) -> bool {
         self.requests.clear();
@@ -266,19 +268,19 @@ impl Work {
         self.buffers.clear()
     }
 
-    /// Takes out the chunks beyond the first; only after `clear`.
+    /// Takes out the chunks beyond the first; to be called only after `clear`.
     pub(crate) fn spare_chunks(&mut self) -> impl Iterator<Item = Chunk> {
         self.buffers.spare_chunks()
     }
 }
 
-/// The end of a verb that a lane has passed to a back end that does not declare it.
+/// Panics: a lane has passed a verb to a back end without the capability for the verb.
 #[cold]
 pub(crate) fn not_declared(op: Op) -> ! {
     unreachable!("a batch refuses what a back end does not declare: {op:?}")
 }
 
-/// Adds a failure, unless an earlier verb to its node has failed.
+/// Adds a failure, unless an earlier verb to the node has failed.
 #[cold]
 fn add_first(failures: &mut Vec<Failure>, failure: Failure) {
     if !failures.iter().any(|earlier| earlier.node == failure.node) {

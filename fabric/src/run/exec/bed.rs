@@ -1,5 +1,5 @@
-//! An executor's sleep where more than other threads may end it: on descriptors, and on an event
-//! counter (the bell) that other threads and other processes write to.
+//! An executor's sleep on descriptors and on an event counter (the bell), which other threads and
+//! processes write to in order to end the sleep.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ const BELL: u64 = 0;
 const OTHERS: u64 = 1;
 
 impl Bed {
-    /// A sleeper whose bell has not been rung.
+    /// Creates a sleeper with a silent bell.
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -28,7 +28,7 @@ impl Bed {
         Ok(Self { epoll, bell })
     }
 
-    /// The bell: an eventfd, which any holder can add to, in other processes as well.
+    /// The bell: an eventfd. Any holder can ring it, also from another process.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -45,7 +45,7 @@ impl Sleep for Bed {
         // Fails only if interrupted, which ends the wait.
         let _ = epoll::wait(&self.epoll, room, Some(&timespec(at_most)));
         if events.iter().any(|event| event.data.u64() == BELL) {
-            // Resets the bell. An error means that it was reset already.
+            // Resets the bell. An error means that the bell is already reset.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
         }
     }
@@ -58,12 +58,12 @@ impl Sleep for Bed {
 
 impl Wake for Bed {
     fn wake(&self) {
-        // Fails only if the counter would overflow: then it is readable anyway.
+        // Fails only if the counter would overflow: then the bell is readable anyway.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }
 
-/// Converts a duration to the form that the system calls take.
+/// Converts a duration for system calls.
 pub(super) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }

@@ -1,13 +1,13 @@
-//! Sockets of applications (not of lanes) that an executor's tasks read and write.
+//! Sockets of applications (not of lanes), read and written by an executor's tasks.
 //!
 //! # What it is
-//! Non-blocking sockets, and for each the task to wake when it is ready again. A busy executor
-//! looks every few turns, with one call into the kernel for all sockets; an idle one sleeps on
-//! them, so that input wakes the very thread that reads it.
+//! Non-blocking sockets, with the task to wake when a socket becomes ready again. A busy executor
+//! polls every few turns, with one system call for all sockets; an idle executor sleeps on the
+//! sockets, so input directly wakes the reading thread.
 //!
 //! # Ownership
-//! A task owns its [`Socket`]; the executor knows which task to wake for it. Before the first
-//! socket is adopted, no descriptor is watched and no call is made.
+//! A task owns its [`Socket`]; the executor knows the task to wake. Before the first socket is
+//! adopted, no descriptor is watched and no system call is made.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -27,10 +27,10 @@ use super::bed::{Bed, timespec};
 use super::{Handle, TaskId};
 use crate::contract::transport::Sleep;
 
-/// Events taken with one call.
+/// Events taken with one system call.
 const EVENTS: usize = 64;
 
-/// All sockets of one executor.
+/// The sockets of one executor.
 pub(super) struct Sockets {
     /// Edge-triggered: an event's flags are kept in the entry.
     epoll: OwnedFd,
@@ -41,8 +41,8 @@ pub(super) struct Sockets {
 /// Readiness of one socket, as last seen.
 struct Entry {
     readable: Cell<bool>,
-    /// The other side has closed its sending side. The kernel reports that once, perhaps with the
-    /// last bytes.
+    /// The peer has closed its sending side. The kernel reports the end once, perhaps with the last
+    /// bytes.
     ended: Cell<bool>,
     writable: Cell<bool>,
     /// Task to wake when the socket becomes ready.
@@ -55,7 +55,7 @@ impl Sockets {
         Ok(Self { epoll, entries: RefCell::default(), ready: RefCell::default() })
     }
 
-    /// Wakes the tasks whose sockets have become ready. Returns whether there were any.
+    /// Wakes the tasks whose sockets have become ready. Returns whether any socket has.
     pub(super) fn look(&self, executor: &Handle) -> bool {
         let entries = self.entries.borrow();
         if entries.is_empty() {
@@ -64,7 +64,7 @@ impl Sockets {
         let mut ready = self.ready.borrow_mut();
         ready.reserve(EVENTS);
         let room = rustix::buffer::spare_capacity(&mut ready);
-        // Fails only if interrupted: then no socket was ready.
+        // Fails only if interrupted; no socket is ready then.
         let _ = epoll::wait(&self.epoll, room, Some(&timespec(Duration::ZERO)));
         let any = !ready.is_empty();
         for event in ready.drain(..) {
@@ -84,14 +84,14 @@ impl Sockets {
         any
     }
 
-    /// The epoll descriptor: readable while a socket is ready and [`Sockets::look`] has not seen
-    /// it.
+    /// The epoll descriptor: readable while a socket is ready and [`Sockets::look`] has not taken
+    /// the event.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-/// A connection owned by a task, which alone reads and writes it, without blocking.
+/// A connection owned by a task, the only reader and writer. Reads and writes do not block.
 pub struct Socket {
     stream: OwnedFd,
     entry: Rc<Entry>,
@@ -126,8 +126,8 @@ impl Socket {
         Ok(Self { stream, entry, key, sockets, executor })
     }
 
-    /// Appends received bytes to `into`, as far as it has room; zero bytes mean the end. If nothing
-    /// has arrived, the task is woken when something does.
+    /// Appends received bytes to `into` up to its capacity; zero bytes mean the end. If no bytes
+    /// are available, the task is woken when bytes arrive.
     ///
     /// # Errors
     /// The connection is broken.
@@ -143,7 +143,7 @@ impl Socket {
                 entry.wait(executor)
             }
             Ok(count) => {
-                // A short read has emptied the socket, but the end may still be unread.
+                // A short read has drained the socket, but the end may still be unread.
                 entry.readable.set(count == room || count == 0 || entry.ended.get());
                 Poll::Ready(Ok(count))
             }
@@ -151,7 +151,8 @@ impl Socket {
         }
     }
 
-    /// Writes some of `bytes`. If none can be written, the task is woken when some can.
+    /// Writes a prefix of `bytes`. If nothing can be written, the task is woken when the socket has
+    /// room.
     ///
     /// # Errors
     /// The connection is broken.
@@ -185,13 +186,13 @@ impl Entry {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Fails if the socket is not watched, which is the desired state.
+        // Fails if the socket is not watched, which is the desired result.
         let _ = epoll::delete(&self.sockets.epoll, &self.stream);
         self.sockets.entries.borrow_mut().remove(self.key);
     }
 }
 
-/// A TCP socket that is connecting to an address, if it is not connected already.
+/// Creates a TCP socket that is connecting, or already connected, to an address.
 pub(super) fn connecting(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -215,7 +216,7 @@ fn retrying<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-/// Sleeper for an executor with these sockets: `lanes`' own if they have one, else a new one.
+/// Returns the sleeper of an executor with sockets: `lanes` if present, otherwise a new sleeper.
 pub(super) fn sleeper(
     lanes: Option<&Arc<dyn Sleep>>,
     sockets: &Sockets,

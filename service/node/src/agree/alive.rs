@@ -1,7 +1,8 @@
-//! Finds out whether a cluster whose life is in etcd still lives, by asking its compute nodes.
+//! Checks whether a cluster with its life in etcd still lives, by asking the compute nodes.
 //!
-//! etcd outlives clusters, so its values cannot tell a cluster that goes on without memory node 0
-//! from one that was killed. Compute nodes that take part poll for a question, and answer it.
+//! etcd outlives clusters, so the values in etcd cannot distinguish a killed cluster from a cluster
+//! that goes on without memory node 0. Participating compute nodes poll for a question, and answer
+//! it.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ fn mailbox(node: NodeName) -> Mailbox {
     Mailbox::new("alive", node)
 }
 
-/// The node's side: answers that a compute node takes part.
+/// The node's side: confirms that the compute node takes part.
 pub struct Alive(Mailbox);
 
 impl Alive {
@@ -43,16 +44,16 @@ impl Look for Alive {
 pub enum Others {
     /// These nodes have answered.
     Answer(Vec<NodeName>),
-    /// No node is left that may take part.
+    /// No remaining node may take part.
     Gone,
     /// These nodes may take part, and do not answer. They may be dead, or unable to reach the
-    /// authority, or not serve yet.
+    /// authority, or not serving yet.
     Silent(Vec<NodeName>),
 }
 
-/// Looks for compute nodes that take part in the current life, or may join it. Asks all that have
-/// not reported their end, and waits; expelled nodes, and those whose processes have ended on this
-/// host, are not asked. An authority that does not answer is asked again.
+/// Looks for compute nodes that take part in the current life, or may join. Asks compute nodes
+/// without a report of their end, and waits for answers; skips expelled nodes, and nodes whose
+/// processes have ended on this host. A silent authority is asked again.
 ///
 /// # Errors
 /// The authority does not answer within `patience`.
@@ -90,7 +91,7 @@ fn ask(
     let members = match membership::read(authority) {
         Ok(members) => Some(members),
         Err(MembershipError::Authority(error)) => return Err(error),
-        // No cluster was made in this life, yet.
+        // No cluster founded yet in the current life.
         Err(_) => None,
     };
     let mut asked = Vec::new();
@@ -105,8 +106,8 @@ fn ask(
 }
 
 /// Whether the process that reported last for a node may commit in this life, now or later. A
-/// process that is starting joins, or takes part again, whether it is a member yet or not; an
-/// expelled one has nothing to commit.
+/// starting process may join or return, whether the node is a member yet or not; an expelled
+/// process commits no transactions.
 fn may_take_part(record: &Record, is_live: bool) -> bool {
     let may = match record.stage {
         Stage::Starting => true,

@@ -1,4 +1,4 @@
-//! A cluster's authority in etcd: the connection to it, and the cluster's life there (see `seat`).
+//! A cluster's authority in etcd: the connection, and the cluster's life in etcd (see `seat`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::config::authority::Members;
 const LIFE: &str = "life";
 const BEGUN: &[u8] = b"begun";
 const ENDED: &[u8] = b"ended";
-/// Time between two looks of a process that follows the last life.
+/// Interval between looks for a new life, by a process that follows the last life.
 const LOOKS: Duration = Duration::from_secs(2);
 
 /// Last entry about the lives of the cluster.
@@ -28,13 +28,13 @@ pub struct LastWord {
 }
 
 impl LastWord {
-    /// The life that is under way, or was cut short.
+    /// The life in progress, or cut short.
     pub fn life(self) -> Option<Version> {
         self.begun.then_some(self.version)
     }
 }
 
-/// A life, and the values stored in it.
+/// A life with its values.
 #[derive(Clone)]
 struct Life {
     version: Version,
@@ -48,17 +48,17 @@ impl Life {
     }
 }
 
-/// Clock of a process that follows the last life, and its last look at which that is.
+/// Clock of a process that follows the last life, and the time of its last look for a new life.
 struct Following {
     env: Env,
     looked: Nanos,
 }
 
-/// Authority in etcd; connects on first use, to the life that is under way then.
+/// Authority in etcd; connects on first use, to the current life.
 pub struct InEtcd {
     options: Options,
     life: Mutex<Option<Life>>,
-    /// `None`: stays with the life that was found first.
+    /// `None`: stays with the first life found.
     following: Mutex<Option<Following>>,
     /// Whether the error that etcd has gone back was logged.
     told: AtomicBool,
@@ -78,18 +78,18 @@ impl InEtcd {
         })
     }
 
-    /// Goes over to each new life from now on, until it is to [stay](Self::stay). A node that has
-    /// found the life of a founder that ended would wait there for nobody.
+    /// Switches to each new life from now on, until [`stay`](Self::stay) is called. A node that
+    /// keeps the life of an ended founder would wait in vain.
     pub fn follow(&self, env: &Env) {
         *self.lock_following() = Some(Following { env: env.clone(), looked: env.now() });
     }
 
-    /// Stays with the life that was found last.
+    /// Stays with the last life found.
     pub fn stay(&self) {
         *self.lock_following() = None;
     }
 
-    /// Whether it is time to look which life is the last.
+    /// Whether it is time to look for a new life.
     fn is_to_look(&self) -> bool {
         let mut following = self.lock_following();
         let Some(Following { env, looked }) = &mut *following else { return false };
@@ -120,7 +120,7 @@ impl InEtcd {
     /// Begins a life, if the entry is still `seen`.
     ///
     /// # Errors
-    /// [`Unreached`]; `Refused` if another life has begun, or the earlier one was ended.
+    /// [`Unreached`]; `Refused` if a new life has begun, or the earlier life was ended.
     pub fn begin(&self, seen: LastWord) -> Result<(), Unreached> {
         let mut life = self.lock();
         let etcd = self.etcd()?;
@@ -135,8 +135,8 @@ impl InEtcd {
         Ok(())
     }
 
-    /// Ends the life that this is connected to, or else the one that is under way. A life that has
-    /// ended already, or has been followed by another, stays as it is.
+    /// Ends the connected life, or else the life that is under way. A life that has already ended,
+    /// or was followed by a newer life, stays as it is.
     ///
     /// # Errors
     /// [`Unreached`].

@@ -1,20 +1,19 @@
-//! The nodes' side of a mailbox, as a daemon polls it.
+//! The nodes' side of a mailbox, polled by the daemon.
 
 use lotus_authority::Authority;
 
 use super::rest::Rest;
 
-/// Part of a daemon that answers questions when it is polled.
+/// Polled part of a daemon, for answering questions.
 pub trait Look {
-    /// Reports, before the node begins to serve, that all nodes are ordered to rest. Ignored by
-    /// default.
+    /// Reports, before the node begins to serve, an order to rest. Ignored by default.
     fn find(&mut self, _rest: Rest) {}
 
-    /// Answers the next unanswered question, if there is one.
+    /// Answers the next unanswered question, if any.
     fn look(&mut self, authority: &dyn Authority);
 
-    /// Called more often than [`Self::look`], for questions with an asker that waits. Does nothing
-    /// by default.
+    /// Called more often than [`Self::look`], for questions whose asker waits. Does nothing by
+    /// default.
     fn glance(&mut self, _authority: &dyn Authority) {}
 
     /// Called once, when the node was told to end. Does nothing by default.

@@ -1,8 +1,8 @@
-//! Loss that the end of some nodes is for a cluster which others go on with.
+//! Losses of a cluster when some of its nodes end.
 //!
-//! Where all compute nodes have ended, or rest behind the last snapshot, nothing more is lost with
-//! the rest of the cluster than its operator has agreed to: so the parts of several hosts end one
-//! after the other, compute nodes first, without a question.
+//! Once all compute nodes have ended, or rest behind the last snapshot, ending the rest of the
+//! cluster loses no more than the operator has agreed to: so the parts of several hosts end in
+//! sequence, compute nodes first, without a question.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use super::rest::Rest;
 use crate::config::file::ClusterFile;
 use crate::config::name::{NodeKind, NodeName};
 
-/// What ends for those that go on.
+/// Loss for the surviving nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Loss {
     /// The only authority, and the whole cluster with it.
@@ -31,7 +31,7 @@ pub enum Loss {
         /// Compute nodes that serve, and do not end.
         serving: Vec<NodeName>,
     },
-    /// Perhaps one of these: the authority does not answer.
+    /// Perhaps `Authority` or `LastCopies`: the authority does not answer.
     Unknown,
 }
 
@@ -73,7 +73,7 @@ pub fn look(
     let members = match membership::read(authority) {
         Ok(members) => members,
         Err(MembershipError::Authority(error)) => return Err(error),
-        // No cluster was made yet.
+        // No cluster was founded yet.
         Err(_) => return Ok(None),
     };
     let rests_for_good = Rest::read(authority)?.is_some_and(|rest| rest.secs.is_none());
@@ -94,11 +94,11 @@ pub fn look(
     Ok(judge(takes_authority, last_copies(file, &members, ending), serving))
 }
 
-/// Memory nodes among `ending`, if some rows have copies on no others.
+/// Memory nodes in use among `ending`, if they have the last copies of some rows; otherwise empty.
 fn last_copies(file: &ClusterFile, members: &Membership, ending: &[NodeName]) -> Vec<NodeName> {
     let memory = NodeName::all(file).filter(|node| node.kind == NodeKind::Memory);
     let all: Vec<_> = memory.map(|node| node.id(file)).collect();
-    // Without the memory nodes that the cluster was made with nothing is known of the copies.
+    // The copies are unknown without the memory nodes that the cluster was founded with.
     let Ok(first) = Placement::new(&all, file.settings.replicas) else { return Vec::new() };
     let kept = members.kept(&first);
     let in_use =

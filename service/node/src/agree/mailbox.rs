@@ -1,20 +1,20 @@
 //! Questions to nodes, and their answers, through the authority.
 //!
 //! A question is a value at the authority, and so is the answer, which names the question's
-//! version. A node's daemon polls for questions. This is slow, and the protocol does not depend on
-//! it. An asker that finds an unanswered question waits, so that two commands at a time get their
-//! answers one after the other.
+//! version. A node's daemon polls for questions. Mailboxes are slow, and the protocol does not
+//! depend on them. An asker waits while an earlier question is unanswered, so concurrent commands
+//! get their answers in sequence.
 //!
 //! # At most once
-//! Before it carries out a question, a node records by compare-and-swap which question it takes,
-//! and which process it is. So a restarted process carries out nothing that an earlier one has
-//! taken: an answered question is over, and an unanswered one is answered with "cut short", because
-//! it may have been carried out. A process that finds its own record, though the write was not
-//! acknowledged, goes on with the question. A question is withdrawn when its asker stops waiting,
-//! unless it was taken.
+//! Before a node carries out a question, it records by compare-and-swap the question and its own
+//! process. So a restarted process repeats no question taken by an earlier process: an answered
+//! question is over, and an unanswered question is answered with "cut short", because it may have
+//! been carried out. A process that finds its own record, though the write was not acknowledged,
+//! goes on with the question. A question is withdrawn when its asker stops waiting, unless a node
+//! has taken the question.
 //!
-//! A question has one answer, the first; and an answer never replaces that of a later question. So
-//! a process that wakes up late changes nothing.
+//! The first answer to a question stands; and an answer never replaces the answer of a later
+//! question. So a late process has no effect.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,7 +32,7 @@ use crate::config::name::NodeName;
 use crate::host::polling::wait_until;
 use crate::host::processes::{Process, process_space};
 
-/// Number of mailboxes that this process has created.
+/// Number of mailboxes created in this process.
 static MAILBOXES: AtomicU64 = AtomicU64::new(0);
 
 /// Value at a mailbox's question key.
@@ -57,14 +57,14 @@ enum Conclusion<A> {
     CutShort,
 }
 
-/// The question that was taken last, and the process that has taken it.
+/// The last taken question, and its process.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Taken {
     question: u64,
     by: Taker,
 }
 
-/// A process, and its mailbox's number: together never used twice.
+/// A process with its mailbox's number: a pair that is never used twice.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Taker {
     process: Process,
@@ -72,11 +72,11 @@ struct Taker {
     mailbox: u64,
 }
 
-/// Channel for questions of one sort to one node.
+/// Channel for questions of a sort to a node.
 #[derive(Clone, Debug)]
 pub struct Mailbox {
     node: NodeName,
-    /// Number of this mailbox among those of this process.
+    /// Number of the mailbox within the process.
     number: u64,
     asked: String,
     taken: String,
@@ -94,8 +94,8 @@ pub struct Pending {
     version: Version,
 }
 
-/// Whether a node is a member, or may be: one that is expelled answers nothing any more, and
-/// commits nothing.
+/// Whether a node is a member, or may be: an expelled node answers no more questions, and commits
+/// nothing.
 pub fn may_take_part(file: &ClusterFile, authority: &dyn Authority, node: NodeName) -> bool {
     membership::read(authority).map_or(true, |members| members.is_live(node.id(file)))
 }
@@ -123,8 +123,7 @@ impl Mailbox {
         self.put_while(authority, question, patience, || true)
     }
 
-    /// As [`Self::put`]; does not wait any longer once `may_answer` says that the node will not
-    /// answer.
+    /// As [`Self::put`]; stops waiting once `may_answer` says that the node will not answer.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -140,7 +139,7 @@ impl Mailbox {
         Ok(Pending { mailbox: self.clone(), version })
     }
 
-    /// Whether the last question, if there was any, was answered or withdrawn.
+    /// Whether the last question, if any, was answered or withdrawn.
     fn is_free(&self, authority: &dyn Authority) -> bool {
         let asked = records::read::<Asked<IgnoredAny>>(authority, &self.asked);
         match (asked, self.last_answered(authority)) {
@@ -150,16 +149,16 @@ impl Mailbox {
         }
     }
 
-    /// Version of the last question that was answered.
+    /// Version of the last answered question.
     fn last_answered(&self, authority: &dyn Authority) -> Result<Version, AuthorityError> {
         let (_, found) = records::read::<Answered<IgnoredAny>>(authority, &self.answered)?;
         Ok(found.map_or(Version::ABSENT, |found| Version(found.of)))
     }
 
-    /// Node's side: takes the next question, if there is one that no process of this node has
-    /// taken. The caller carries it out; it is not returned again.
+    /// Node's side: takes the next question, unless a process of the node has already taken it. The
+    /// caller carries the question out; later calls do not return it.
     pub fn next<Q: DeserializeOwned>(&mut self, authority: &dyn Authority) -> Option<(Version, Q)> {
-        // Anything that fails here is repeated at the daemon's next poll.
+        // The daemon's next poll repeats a failed step.
         if !self.write_unwritten(authority) {
             return None;
         }
@@ -193,15 +192,15 @@ impl Mailbox {
         Some(Taker { process, space: process_space(), mailbox: self.number })
     }
 
-    /// Node's side: answers a question; repeated by later polls until the authority accepts the
-    /// answer.
+    /// Node's side: answers a question; later polls repeat the write until the authority accepts
+    /// the answer.
     pub fn answer(&mut self, authority: &dyn Authority, of: Version, answer: &impl Serialize) {
         let answer = serde_json::to_value(answer).expect("strings and numbers");
         self.unwritten = Some((of, answer));
         self.write_unwritten(authority);
     }
 
-    /// Writes the pending answer; returns whether none is left.
+    /// Writes the pending answer; returns whether no answer is left to write.
     fn write_unwritten(&mut self, authority: &dyn Authority) -> bool {
         if let Some((of, answer)) = &self.unwritten
             && self.write_answer(authority, *of, Conclusion::Done(answer)).is_ok()
@@ -211,7 +210,7 @@ impl Mailbox {
         self.unwritten.is_none()
     }
 
-    /// Answers a question, unless it or a later one is answered already.
+    /// Answers a question, unless this question or a later question is already answered.
     fn write_answer<A: Serialize>(
         &self,
         authority: &dyn Authority,
@@ -235,7 +234,7 @@ impl Mailbox {
 }
 
 impl Pending {
-    /// Waits for the answer. Withdraws the question if there is none in time.
+    /// Waits for the answer. Withdraws the question if no answer comes in time.
     ///
     /// # Errors
     /// A sentence.
@@ -247,7 +246,7 @@ impl Pending {
         self.wait_while(authority, patience, || true)
     }
 
-    /// As [`Self::wait`]; waits no longer once `may_answer` says that the node will not answer.
+    /// As [`Self::wait`]; stops waiting once `may_answer` says that the node will not answer.
     ///
     /// # Errors
     /// A sentence.
@@ -259,7 +258,7 @@ impl Pending {
     ) -> Result<A, String> {
         let (mut found, mut in_vain) = (None, false);
         wait_until(&Env::real(0), patience, || {
-            // In this order: an answer that was the node's last word is seen.
+            // In this order, to see an answer written just before the node's end.
             in_vain = !may_answer();
             found = self.answered::<A>(authority);
             found.is_some() || in_vain
@@ -284,14 +283,14 @@ impl Pending {
         }
     }
 
-    /// Withdraws the question, so that no later process begins with it.
+    /// Withdraws the question, to keep later processes from taking it.
     fn withdraw(&self, authority: &dyn Authority) {
         let withdrawn = serde_json::to_vec(&Asked::<()>::Withdrawn).expect("a word");
-        // On a conflict another asker's question stands there by now.
+        // A conflict means that a later asker's question has replaced this question.
         let _ = authority.compare_and_swap(&self.mailbox.asked, self.version, &withdrawn);
     }
 
-    /// Whether this question, or a later one, was answered.
+    /// Whether this question, or a later question, was answered.
     pub fn is_answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> bool {
         self.answered::<A>(authority).is_some()
     }

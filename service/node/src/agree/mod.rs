@@ -1,12 +1,12 @@
 //! Values at the authority, by which the processes of a cluster agree. Imports `config` and `host`.
 //!
 //! * `seat`, `in_etcd`: the authority, in the process of memory node 0 or in etcd; `alive`: whether
-//!   a cluster still lives whose values are in etcd;
-//! * `records`: reports of nodes about themselves; `terms`: what their files have in common;
-//!   `rest`: the order to rest; `loss`: what others lose with nodes that end;
-//! * `mailbox`: questions to nodes; `look`: the nodes' side of it.
+//!   a cluster whose values are in etcd still lives;
+//! * `records`: reports of nodes about themselves; `terms`: the common content of nodes' files;
+//!   `rest`: the order to rest; `loss`: loss of the remaining nodes when nodes end;
+//! * `mailbox`: questions to nodes; `look`: the nodes' side of a mailbox.
 //!
-//! Not here: the membership, which the engine agrees on by itself (`recovery`, `router`).
+//! Not in this folder: the membership, kept by the engine (`recovery`, `router`).
 
 pub mod alive;
 #[cfg(feature = "etcd")]

@@ -1,7 +1,7 @@
-//! Nodes' reports about themselves at the authority, for commands that show the state of the
-//! cluster; and functions that read and write such values.
+//! Nodes' status reports at the authority, for commands that show the state of the cluster; and
+//! functions that read and write JSON values.
 //!
-//! The protocol does not depend on them: the membership decides which nodes take part.
+//! The protocol does not depend on the reports: the membership decides which nodes take part.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::config::name::NodeName;
 use crate::host::polling::wait_until;
 use crate::host::processes::{Process, process_space};
 
-/// Report of a node about itself.
+/// Status report of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// Process of the node.
@@ -27,8 +27,7 @@ pub struct Record {
     pub version: String,
     /// Stage of the node's life.
     pub stage: Stage,
-    /// Epoch of the cluster that it found when it started; `None` if it found none, and for compute
-    /// nodes.
+    /// Epoch of the cluster at the node's start; `None` without a cluster, and for compute nodes.
     pub found: Option<u32>,
 }
 
@@ -36,7 +35,7 @@ pub struct Record {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// Waits for others, or loads.
+    /// Waits for other nodes, or loads.
     Starting,
     /// Is ready, and checks whether it may begin to serve.
     Opening,
@@ -44,7 +43,7 @@ pub enum Stage {
     Serving,
     /// Was told to end.
     Ending,
-    /// Has ended as it was told to.
+    /// Has ended as told.
     Ended,
 }
 
@@ -67,18 +66,18 @@ impl Record {
         Self { stage, ..self.clone() }
     }
 
-    /// Whether it is of the same process as `other`.
+    /// Whether the record is of the same process as `other`.
     pub fn is_of(&self, other: &Self) -> bool {
         self.process == other.process && self.space == other.space
     }
 
-    /// Whether its process runs; `None` if that cannot be seen from this host.
+    /// Whether the record's process runs; `None` if this host cannot tell.
     pub fn runs(&self) -> Option<bool> {
         let is_near = !self.space.is_empty() && self.space == process_space();
         is_near.then(|| self.process.runs())
     }
 
-    /// Writes the record, whatever was there before.
+    /// Writes the record, overwriting an earlier record.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -86,7 +85,7 @@ impl Record {
         write(authority, &key(node), self).map(drop)
     }
 
-    /// Writes that this process has ended, unless another one has written for the node since.
+    /// Writes the end of this process, unless a later process has written the node's record.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -98,8 +97,8 @@ impl Record {
         self.at(Stage::Ended).replace(version, node, authority)
     }
 
-    /// Writes the record in place of one of another process that has not got so far as to take
-    /// part, or has ended. Returns whether there was such a one.
+    /// Replaces the record of another process that has not yet taken part, or has ended. Returns
+    /// whether such a record was found.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -114,7 +113,7 @@ impl Record {
         self.replace(version, node, authority).map(|()| true)
     }
 
-    /// Writes the record, unless another one was written since `version`.
+    /// Writes the record, unless a record was written since `version`.
     fn replace(
         &self,
         version: Version,
@@ -153,7 +152,7 @@ fn key(node: NodeName) -> String {
 /// A request without an answer may have been carried out, and is repeated.
 ///
 /// # Errors
-/// Those of `ask`; [`AuthorityError::Unavailable`] only when the time is over.
+/// Errors of `ask`; [`AuthorityError::Unavailable`] only when the time is over.
 pub fn until_answered<T>(
     env: &Env,
     patience: Duration,
@@ -180,7 +179,7 @@ pub fn read<T: DeserializeOwned>(
     Ok((found.version, serde_json::from_slice(&found.value).ok()))
 }
 
-/// Writes a value, whatever was there; returns its version.
+/// Writes a value, overwriting an earlier value; returns the version.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -199,8 +198,8 @@ pub fn write(
     }
 }
 
-/// Changes a value, or the default if there is none, by `change`, which is repeated if others
-/// change the value at the same time. Returns the new value.
+/// Changes a value, or the default if the key has no value, by `change`, which is repeated after
+/// concurrent changes. Returns the new value.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`]; the value may have been changed, or not.

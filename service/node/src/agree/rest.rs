@@ -1,24 +1,25 @@
-//! The order that all nodes rest, kept at the authority for nodes that do not serve yet.
+//! The order to rest, kept at the authority for nodes that do not serve yet.
 //!
-//! `lotus cluster down` asks the compute nodes that serve to rest, and then takes the last
-//! snapshot. A node that begins to serve in between would commit what is in no snapshot. So the
-//! command writes the order at the authority before it looks which nodes serve, and a node writes
-//! that it opens before it looks for an order. Of two at the same moment one sees the other.
+//! `lotus cluster down` asks the serving compute nodes to rest, and then takes the last snapshot. A
+//! node that begins to serve in between would make commits outside the snapshot. So the command
+//! writes the order at the authority before it looks for serving nodes, and a node writes the stage
+//! `Opening` before it looks for an order. If both are concurrent, the command or the node sees the
+//! other's write.
 //!
 //! # End of a rest
 //! The order has a version, and is taken back by compare-and-swap: by the command if there is no
-//! snapshot, or by a node that has rested for the ordered time, should the command have been
-//! killed. A node serves only once the order that it rests for is taken back, or had been already.
+//! snapshot, or by a node that has rested for the ordered time, in case the command was killed. A
+//! node serves only once its order is taken back, or had been taken back already.
 //!
-//! Between the snapshot and the end of the nodes the command orders that they rest [for
-//! good](Rest::for_good). If that fails, some node may serve again, and nothing is ended. If it
-//! succeeds, no node ever takes it back, so the command may stand still for as long as it likes
-//! before it ends them. Should it be killed there, another command decides: `up` takes the order
-//! back, and `down` begins anew.
+//! Between the snapshot and the end of the nodes the command orders a rest [for
+//! good](Rest::for_good). If this fails, nodes may serve again, and no node is ended. If it
+//! succeeds, nodes never take the order back, so the command may pause arbitrarily long before it
+//! ends the nodes. If the command is killed in between, a later command decides: `up` takes the
+//! order back, and `down` begins anew.
 //!
 //! # Lost answers
-//! Each command gives its order a number of its own. An order with that number at the authority is
-//! the command's own, whether or not the write was acknowledged.
+//! Every order has a unique number, by which a command recognises its own order at the authority,
+//! whether or not the write was acknowledged.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -31,14 +32,14 @@ use serde::{Deserialize, Serialize};
 use super::records::{self, until_answered};
 
 const KEY: &str = "resting";
-/// Key that is written for every order: the version of the write numbers it.
+/// Key written for every order: the version of the write numbers the order.
 const NAMES: &str = "resting/names";
-/// Time for which a command asks an authority that does not answer.
+/// Time for which a command asks a silent authority.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Said {
-    /// Nodes rest for `secs` seconds from when they read it.
+    /// Nodes rest for `secs` seconds from their reading of the order.
     Rest {
         secs: u64,
         /// Number of the order.
@@ -67,14 +68,14 @@ fn go_on() -> ControlFlow<()> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rest {
     version: Version,
-    /// Duration in seconds, from when this was read; `None` for good.
+    /// Duration in seconds, counted from reading the order; `None` for good.
     pub secs: Option<u64>,
-    /// Number of the order; 0 where it is not known.
+    /// Number of the order; 0 if unknown.
     name: u64,
 }
 
 impl Rest {
-    /// Writes a new order, whatever was there before.
+    /// Writes a new order, overwriting an earlier order.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`], after 20 seconds.
@@ -111,7 +112,7 @@ impl Rest {
         })
     }
 
-    /// The order as a node is told of it: its version, and the seconds.
+    /// The order as a node is told: its version, and the seconds.
     pub fn told(version: u64, secs: u64) -> Self {
         Self { version: Version(version), secs: Some(secs), name: 0 }
     }
@@ -121,11 +122,12 @@ impl Rest {
         self.version.0
     }
 
-    /// Turns the order into one for good, until a command takes it back, if it has not been taken
-    /// back or replaced.
+    /// Makes the order permanent, until a command takes it back; fails if the order was taken back
+    /// or replaced.
     ///
     /// # Errors
-    /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`], after 20 seconds.
+    /// [`AuthorityError::Conflict`] in this case; [`AuthorityError::Unavailable`], after 20
+    /// seconds.
     pub fn for_good(self, authority: &dyn Authority) -> Result<Self, AuthorityError> {
         let said = Said::ForGood { name: self.name };
         let replace = || self.replace(said, authority);
@@ -133,10 +135,10 @@ impl Rest {
         Ok(Self { version, secs: None, ..self })
     }
 
-    /// Takes the order back, unless it has been replaced.
+    /// Takes the order back; fails if the order was replaced.
     ///
     /// # Errors
-    /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`]: ask again.
+    /// [`AuthorityError::Conflict`] in this case; [`AuthorityError::Unavailable`]: ask again.
     pub fn end(self, authority: &dyn Authority) -> Result<(), AuthorityError> {
         self.replace(Said::Over, authority).map(drop)
     }
@@ -149,7 +151,7 @@ impl Rest {
         until_answered(&Env::real(0), PATIENCE, go_on, || self.end(authority))
     }
 
-    /// Replaces the order by `said`, or finds that it has done so.
+    /// Replaces the order by `said`, or finds the replacement by an earlier try.
     fn replace(self, said: Said, authority: &dyn Authority) -> Result<Version, AuthorityError> {
         match authority.compare_and_swap(KEY, self.version, &said.bytes()) {
             Err(conflict @ AuthorityError::Conflict { .. }) => {
@@ -162,7 +164,7 @@ impl Rest {
         }
     }
 
-    /// Next step of a node that rests for this order; `said` is the order at the authority.
+    /// Next step of a node that rests for the order; `said` is the order at the authority.
     pub fn next(self, said: Option<Self>, is_late: bool) -> Next {
         match said {
             None => Next::Serve,
@@ -176,9 +178,9 @@ impl Rest {
 /// Next step of a node that rests; see [`Rest::next`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Rest on.
+    /// Continue to rest.
     Wait,
-    /// Rest for this newer order, for as long as it says.
+    /// Rest for the newer order, for its duration.
     RestFor(Rest),
     /// Take the order back, and serve if that succeeds.
     TakeBack,

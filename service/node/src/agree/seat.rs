@@ -2,15 +2,15 @@
 //! node 0, or in etcd.
 //!
 //! # Lives
-//! The authority in memory node 0 begins empty and ends with that node, as all data does. Each has
-//! an id of its own, so that no node of a cluster takes a later one for that which it has lost: it
-//! [stays](ClusterAuthority::stay) with the first. etcd
-//! would remember a cluster whose memory is gone, and the next cluster would take that state for
-//! its own. So memory node 0 begins a *life* in etcd: it writes a key, and the version that etcd
-//! gives this write becomes part of the prefix of all other keys. When memory node 0 ends, or
-//! `lotus cluster down` finds that it was killed, and no compute node takes part any more
-//! (`alive`), the key says so, and no node joins until there is a new life. While compute nodes
-//! live without it the life goes on, and memory node 0 returns to it as any other memory node does.
+//! The authority in memory node 0 begins empty and ends with memory node 0, as all data does. The
+//! authority has an id, so that nodes do not mistake a later authority for the lost authority: a
+//! node [stays](ClusterAuthority::stay) with the first. etcd would remember a cluster after the
+//! loss of its memory, and the next cluster would adopt the stale state. So memory node 0 begins a
+//! *life* in etcd: memory node 0 writes a key, and the write's version in etcd becomes part of the
+//! prefix of all other keys. When memory node 0 ends, or `lotus cluster down` finds that it was
+//! killed, and no compute node takes part any more (`alive`), the key records the end, and no node
+//! joins until there is a new life. While compute nodes live without memory node 0 the life goes
+//! on, and memory node 0 returns to it as any memory node does.
 
 use std::time::Duration;
 
@@ -29,12 +29,12 @@ use crate::config::file::ClusterFile;
 use crate::config::name::NodeName;
 use crate::host::stop::{Early, Stop};
 
-/// Timeout for answers of compute nodes that take part. They poll five times a second, but an audit
-/// may keep one of them busy for long, or etcd may be out of their reach.
+/// Timeout for answers of participating compute nodes. They poll five times a second, but an audit
+/// may keep a node busy for long, or etcd may be out of a node's reach.
 #[cfg(feature = "etcd")]
 const ANSWERING: Duration = Duration::from_secs(20);
 
-/// Error: no new life begins beside one that may go on.
+/// Error: no new life begins beside a life that may go on.
 #[cfg(feature = "etcd")]
 fn silent_life(file: &ClusterFile, nodes: &[NodeName]) -> String {
     format!(
@@ -72,16 +72,16 @@ fn in_words(nodes: &[NodeName]) -> String {
     nodes.join(", ")
 }
 
-/// The operator's word on compute nodes that do not answer.
+/// The operator's statement on compute nodes that do not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Silent {
-    /// Nothing is known of them: they may live.
+    /// Unknown: the nodes may live.
     MayLive,
-    /// The operator says that they have ended.
+    /// The nodes have ended, as the operator says.
     HaveEnded,
 }
 
-/// The authority, as every process but its host reaches it.
+/// The authority, as reached by every process but its host.
 pub enum ClusterAuthority {
     /// Hosted by memory node 0's process.
     Hosted(RemoteAuthority),
@@ -96,7 +96,7 @@ pub enum Unreached {
     /// No answer, or the cluster has not begun: try again later.
     #[error("{0}")]
     Silent(String),
-    /// The authority answers, but refuses this process.
+    /// The authority answers with a refusal.
     #[error("{0}")]
     Refused(String),
 }
@@ -111,7 +111,7 @@ impl From<ConnectError> for Unreached {
 }
 
 impl ClusterAuthority {
-    /// Creates the authority that the file names, without connecting.
+    /// Creates the authority named by the file, without connecting.
     ///
     /// # Errors
     /// A sentence: keys or certificates are unusable.
@@ -127,7 +127,7 @@ impl ClusterAuthority {
         }
     }
 
-    /// Connects now, so that connection errors are reported.
+    /// Connects now, to report connection errors.
     ///
     /// # Errors
     /// [`Unreached`].
@@ -139,8 +139,8 @@ impl ClusterAuthority {
         }
     }
 
-    /// Believes whichever authority is in its place, until this process is to [stay](Self::stay):
-    /// in etcd, the last life.
+    /// Accepts any authority at the configured place, until [`stay`](Self::stay) is called: in
+    /// etcd, the last life.
     #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "it does so anyway"))]
     pub fn follow(&self, env: &Env) {
         match self {
@@ -150,8 +150,8 @@ impl ClusterAuthority {
         }
     }
 
-    /// From now on, believes only the authority that answers now: one that comes back without its
-    /// state is another. etcd keeps its state, however long it is silent.
+    /// From now on, accepts only the authority that answers now: an authority that comes back
+    /// without its state is a different authority. etcd keeps its state through outages.
     pub fn stay(&self, env: &Env) {
         match self {
             Self::Hosted(remote) => remote.stay(env),
@@ -160,8 +160,8 @@ impl ClusterAuthority {
         }
     }
 
-    /// Whether another authority is in the place of the one that this process [stays](Self::stay)
-    /// with. Nothing that it says is believed.
+    /// Whether a new authority has replaced the authority that this process [stays](Self::stay)
+    /// with. The new authority's answers are ignored.
     pub fn is_replaced(&self) -> bool {
         match self {
             Self::Hosted(remote) => remote.is_replaced(),
@@ -170,7 +170,7 @@ impl ClusterAuthority {
         }
     }
 
-    /// Whether its values may belong to another life of the cluster.
+    /// Whether the authority's values may belong to another life of the cluster.
     pub const fn has_lives(&self) -> bool {
         match self {
             Self::Hosted(_) => false,
@@ -179,7 +179,7 @@ impl ClusterAuthority {
         }
     }
 
-    /// The life that is under way or was cut short; `None` where there are no lives.
+    /// The life in progress or cut short; `None` for an authority without lives.
     ///
     /// # Errors
     /// [`Unreached`].
@@ -191,15 +191,15 @@ impl ClusterAuthority {
         }
     }
 
-    /// Ends the life that is under way, unless compute nodes take part in it. If etcd does not
-    /// answer the life is left as it is, and the next start of memory node 0 decides.
+    /// Ends the current life, unless compute nodes take part. If etcd does not answer, the life is
+    /// left unchanged, and the next start of memory node 0 decides.
     ///
     /// # Errors
-    /// A sentence: compute nodes take part in it, or may.
+    /// A sentence: compute nodes take part in the life, or may.
     #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "it ends with its host"))]
     pub fn end_life(&self, file: &ClusterFile, env: &Env, silent: Silent) -> Result<(), String> {
         match self {
-            // It has ended with its host.
+            // The hosted authority has ended with its host.
             Self::Hosted(_) => Ok(()),
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => {
@@ -212,7 +212,7 @@ impl ClusterAuthority {
                     Ok(Others::Silent(_)) if silent == Silent::HaveEnded => {}
                     Ok(others) => return Err(lived_life(file, &others)),
                 }
-                // If this fails, the next start of memory node 0 reports it.
+                // After a failure, the next start of memory node 0 reports the life.
                 let _ = etcd.end();
                 Ok(())
             }
@@ -228,7 +228,7 @@ impl ClusterAuthority {
     }
 }
 
-/// The authority that the file names, without connecting.
+/// The authority named by the file, without connecting.
 ///
 /// # Errors
 /// As [`ClusterAuthority::of`].
@@ -268,20 +268,20 @@ pub enum Host {
     Etcd(InEtcd),
 }
 
-/// Findings of memory node 0 before it lends memory and takes its part in the authority.
+/// Findings of memory node 0 before it lends memory and starts or joins the authority.
 pub enum Prepared {
-    /// It is to serve the authority, at this address.
+    /// Memory node 0 is to serve the authority, at this address.
     Server(Address),
-    /// It is to begin a life in etcd, after this word.
+    /// Memory node 0 is to begin a life in etcd, after this entry.
     #[cfg(feature = "etcd")]
     New(InEtcd, LastWord),
-    /// A life in etcd goes on without it.
+    /// A life in etcd goes on without memory node 0.
     #[cfg(feature = "etcd")]
     Returning(InEtcd),
 }
 
 impl Prepared {
-    /// Authority of the cluster that goes on, if one does.
+    /// Authority of the surviving cluster, if any.
     pub fn running(&self) -> Option<&dyn Authority> {
         match self {
             #[cfg(feature = "etcd")]
@@ -292,8 +292,8 @@ impl Prepared {
 }
 
 impl Host {
-    /// Looks whether a cluster goes on without memory node 0, as with etcd alone it may. Waits for
-    /// etcd, and ends nothing.
+    /// Checks whether a cluster goes on without memory node 0, which is possible only with etcd.
+    /// Waits for etcd, without ending a life.
     ///
     /// # Errors
     /// [`Early`].
@@ -344,7 +344,7 @@ impl Host {
     }
 
     /// Starts the authority in the process of memory node 0, or begins a life in etcd, or returns
-    /// to one that goes on.
+    /// to a life that goes on.
     ///
     /// # Errors
     /// [`Early`].
@@ -377,7 +377,7 @@ impl Host {
         }
     }
 
-    /// Whether processes have called that belong to a cluster whose authority has ended here.
+    /// Whether processes of an earlier cluster, whose authority was here, have called.
     pub fn is_called_by_an_earlier_life(&self) -> bool {
         match self {
             Self::Server(server) => server.is_called_by_an_earlier_life(),
@@ -386,7 +386,7 @@ impl Host {
         }
     }
 
-    /// Number of connections that the authority has refused, where this process serves it.
+    /// Number of connections refused by the authority; 0 if served elsewhere.
     pub fn refused(&self) -> u64 {
         match self {
             Self::Server(server) => server.refused(),
@@ -399,7 +399,7 @@ impl Host {
     #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody outlives it"))]
     pub fn end(&self, file: &ClusterFile, env: &Env) {
         match self {
-            // It ends when it is dropped.
+            // The server ends when it is dropped.
             Self::Server(_) => {}
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => match alive::look(file, etcd, env, PATIENCE, || false) {

@@ -1,6 +1,6 @@
-//! What the cluster's file says for all nodes and the engine does not compare: a node with another
-//! file is told the difference, and `lotus cluster status` judges by the file that the cluster was
-//! made with.
+//! The parts of the cluster's file that all nodes must share and the engine does not compare: a
+//! node with another file is told the difference, and `lotus cluster status` judges by the file
+//! that the cluster was founded with.
 
 use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::ids::NodeId;
@@ -35,13 +35,13 @@ impl Terms {
             }
         });
         let snapshots = file.snapshots.as_ref().map_or("no [snapshots]".to_owned(), |snapshots| {
-            // As the file has it: it may be elsewhere on each host.
+            // Relative as in the file: the absolute path may differ between hosts.
             let home = file.path.parent().unwrap_or("".as_ref());
             let directory = &snapshots.directory;
             let directory = directory.strip_prefix(home).unwrap_or(directory).display();
             format!("[snapshots] in {directory}, of which {} stay", snapshots.keep)
         });
-        // How many connections a node takes is its own affair.
+        // The number of connections may differ between nodes.
         let Applications { create_tables, drop_tables, interactive, connections: _ } =
             file.applications;
         let rights = format!(
@@ -55,7 +55,7 @@ impl Terms {
         }
     }
 
-    /// Terms of the file that the cluster was made with; `None` if there is no cluster yet.
+    /// Terms of the file that the cluster was founded with; `None` if there is no cluster yet.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -63,7 +63,7 @@ impl Terms {
         records::read(authority, KEY).map(|(_, found)| found)
     }
 
-    /// Publishes the terms of the file that the cluster is made with.
+    /// Publishes the terms of the file that the cluster is founded with.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -76,7 +76,7 @@ impl Terms {
         format!("{memory_nodes} memory nodes and {compute_nodes} compute nodes")
     }
 
-    /// First difference of `ours`, the terms of this host's file, from these, in words.
+    /// First difference between the terms and `ours`, the terms of this host's file, in words.
     pub fn difference(&self, ours: &Self) -> Option<String> {
         let words = |one: &Self| [vec![one.counted()], one.said.clone()].concat();
         let (made, ours) = (words(self), words(ours));
@@ -86,7 +86,7 @@ impl Terms {
         })
     }
 
-    /// Id of a node in the cluster; `None` for one that the cluster was made without.
+    /// Id of a node in the cluster; `None` for a node that the cluster was founded without.
     pub fn id(&self, node: NodeName) -> Option<NodeId> {
         match node.kind {
             NodeKind::Memory => (node.index < self.memory_nodes).then_some(NodeId(node.index)),

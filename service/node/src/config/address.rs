@@ -1,9 +1,9 @@
 //! Addresses in a cluster's file: a host, by name or IP address, and a port.
 //!
-//! A node may listen elsewhere than at its address, for instance at all addresses of its host
-//! (`bind`); other nodes, and applications, are given the address as it is written. Names are
+//! A node may listen at an address other than its advertised address, for instance at all addresses
+//! of the host (`bind`); other nodes, and applications, are given the address as written. Names are
 //! resolved when a node connects or listens, and not when a file is read: a host may be unable to
-//! resolve some of them.
+//! resolve some names.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use lotus_authority::remote::Address;
 use serde::{Deserialize, Serialize};
 
-/// A host and a port. Two are equal if their texts are.
+/// A host and a port. Two addresses are equal if their texts are equal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostPort {
@@ -35,13 +35,13 @@ impl HostPort {
         self.port
     }
 
-    /// IP address of the host, if it is known without a look-up.
+    /// IP address of the host, if known without a look-up.
     pub fn ip(&self) -> Option<IpAddr> {
         let local = || (self.host == "localhost").then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
         self.host.parse().ok().or_else(local)
     }
 
-    /// Whether it is an address to listen at, and none to connect to.
+    /// Whether the address is only for listening, and not for connecting.
     pub fn is_unspecified(&self) -> bool {
         self.ip().is_some_and(|ip| ip.is_unspecified())
     }
@@ -92,14 +92,14 @@ impl fmt::Display for HostPort {
 /// Address of a node or of the authority.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Advertised {
-    /// Address that others connect to.
+    /// Address for peers to connect to.
     pub address: HostPort,
-    /// Address that it listens at, if that is another one.
+    /// Address to listen at, if different.
     pub bind: Option<HostPort>,
 }
 
 impl Advertised {
-    /// Address that it listens at.
+    /// Address that the node or authority listens at.
     pub fn listens(&self) -> &HostPort {
         self.bind.as_ref().unwrap_or(&self.address)
     }
@@ -108,7 +108,7 @@ impl Advertised {
 /// Address of an authority in memory node 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hosted {
-    /// A socket of its host.
+    /// A Unix socket of the host.
     Unix(PathBuf),
     /// A TCP address.
     Tcp(Advertised),

@@ -15,13 +15,13 @@ use super::address::Hosted;
 #[cfg(feature = "etcd")]
 use super::key;
 
-/// Time that the authority may take for one answer.
+/// Time limit for an answer of the authority.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Place of the authority.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// The process of memory node 0, which listens at this address.
+    /// The process of memory node 0, listening at this address.
     Hosted(Hosted),
     /// An etcd cluster.
     #[cfg(feature = "etcd")]
@@ -29,7 +29,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Whether it may still hold values of a cluster of which nothing runs any more.
+    /// Whether the authority may hold values of a cluster after the end of the cluster's processes.
     pub const fn outlives_the_cluster(&self) -> bool {
         !matches!(self, Self::Hosted(_))
     }

@@ -1,11 +1,11 @@
-//! Errors of a cluster's file, and of the files that it names.
+//! Errors of a cluster's file, and of files named in the file.
 
 use std::path::PathBuf;
 
 use super::address::Unknown;
 use super::key::KeyError;
 
-/// Invalid cluster file. The message names what to correct.
+/// Invalid cluster file. The message names the correction.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -38,7 +38,7 @@ pub enum FileError {
     #[cfg(not(feature = "tls"))]
     #[error("TLS is not available in this build")]
     NoTls,
-    /// Applications must show certificates, and the file names none to show.
+    /// Applications must show certificates, and the file names no certificate for them.
     #[error(
         "{}: [tls] names no client_certificate and client_key, which applications must show",
         .0.display()
@@ -47,7 +47,7 @@ pub enum FileError {
     /// A host name cannot be resolved here, perhaps not yet.
     #[error(transparent)]
     Unknown(#[from] Unknown),
-    /// The engine refuses the settings, though each of them is valid by itself.
+    /// The engine refuses the combination of individually valid settings.
     #[error("{}: {why}", path.display())]
     Settings {
         /// Path of the file.

@@ -1,8 +1,8 @@
 //! The configuration of a cluster: one file, the same for every node (docs/operations.md).
 //!
-//! [`ClusterFile::read`] checks everything that the file alone can show: an unknown field, a value
-//! out of range, an address that is missing or named twice is an error that names the line. Later
-//! errors depend on the machine: ports, memory, directories.
+//! [`ClusterFile::read`] runs all checks that need only the file: an unknown field, a value out of
+//! range, a missing or repeated address is an error that names the line. Later errors depend on the
+//! machine: ports, memory, directories.
 
 mod addresses;
 mod applications;
@@ -44,7 +44,7 @@ const CLIENT_KEY_EXTENSION: &str = "client.key";
 const MIN_SERVING_COROUTINES: usize = 3;
 /// Permitted bytes of a row that remembers calls: from room for one call to the largest row.
 const CALL_BYTES: RangeInclusive<u64> = 256..=MAX_RECORD_BYTES as u64;
-/// Records of calls take one part in this many of the memory, unless the file says otherwise.
+/// Divisor of the memory for the default size of call records.
 const CALLS_PART: u64 = 8;
 /// Versions of a row that remembers calls.
 const CALL_VERSIONS: u64 = 2;
@@ -140,25 +140,25 @@ pub enum Net {
 /// Memory node: settings that the fabric does not need.
 #[derive(Clone, Debug)]
 pub struct MemoryNode {
-    /// Address of its metrics, if it serves them.
+    /// Address of the node's metrics, if served.
     pub metrics: Option<HostPort>,
 }
 
 /// Compute node: settings that the fabric does not need.
 #[derive(Clone, Debug)]
 pub struct ComputeNode {
-    /// Address for applications, if it serves them.
+    /// Address for applications, if the node serves applications.
     pub client: Option<Advertised>,
-    /// Address of its metrics, if it serves them.
+    /// Address of the node's metrics, if served.
     pub metrics: Option<HostPort>,
 }
 
 /// A checked description of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterFile {
-    /// Path that it was read from.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Directory in which this host keeps process ids, logs and, for `shm`, sockets.
+    /// Directory of this host for process ids, logs and, for `shm`, sockets.
     pub state: PathBuf,
     /// Program that runs the compute nodes, in place of `lotus cn`.
     pub program: Option<PathBuf>,
@@ -174,20 +174,20 @@ pub struct ClusterFile {
     pub clients: Trust,
     /// Credentials that this host shows as an application.
     application: Option<Trust>,
-    /// Table `[load]`, if it is there: what a new cluster begins with, in the words of its nodes'
+    /// Table `[load]`, if present: the initial data of a new cluster, in the terms of its nodes'
     /// program.
     pub load: Option<Section>,
-    /// Directory of snapshots and how many to keep, if the cluster takes them.
+    /// Directory of snapshots and how many to keep, if the cluster takes snapshots.
     pub snapshots: Option<Snapshots>,
     /// Size of the table that remembers calls with an id.
     pub calls: CallRecords,
-    /// Tables that a new cluster begins with, beside those of its nodes' program.
+    /// Tables of a new cluster, besides the tables of its nodes' program.
     pub tables: Vec<TableSpec>,
-    /// Rights and places of applications.
+    /// Rights and limits of applications.
     pub applications: Applications,
     /// Settings of the engine and of the nodes' memory.
     pub settings: Settings,
-    /// Network namespaces to start nodes in; not in the file. `None` for this process's own.
+    /// Network namespaces to start nodes in; not in the file. `None` for this process's namespace.
     pub namespaces: Option<Namespaces>,
 }
 
@@ -237,7 +237,7 @@ impl ClusterFile {
         let tables = tables::specs(&written.table).map_err(|(at, why)| reader.wrong(at, &why))?;
         let applications = reader.applications(&written, &settings)?;
         let load = written.load.map(|load| Section::new(path, text, load.span().start));
-        // With a slash: a bare name would be looked up in PATH.
+        // Contains a slash: a bare name would be looked up in PATH.
         let beside = |program| Path::new(".").join(reader.home()).join(program);
         let program = written.program.map(beside);
         let path = path.to_owned();
@@ -266,7 +266,7 @@ impl ClusterFile {
         self.settings.builder()
     }
 
-    /// Number of nodes of both kinds.
+    /// Number of memory and compute nodes.
     pub fn node_count(&self) -> u16 {
         (self.settings.memory_nodes + self.settings.compute_nodes) as u16
     }
@@ -282,7 +282,7 @@ impl ClusterFile {
         }
     }
 
-    /// Whether compute nodes serve applications; either all of them do or none.
+    /// Whether compute nodes serve applications: all nodes or none.
     pub fn serves_applications(&self) -> bool {
         self.compute_nodes.iter().any(|node| node.client.is_some())
     }
@@ -290,7 +290,7 @@ impl ClusterFile {
     /// Credentials that this host shows to compute nodes as an application.
     ///
     /// # Errors
-    /// [`FileError`]: a file is unusable, or the cluster file names none.
+    /// [`FileError`]: a file is unusable, or the cluster file names no credentials.
     pub fn as_application(&self) -> Result<Security, FileError> {
         match &self.application {
             Some(trust) => trust.security(),
@@ -298,7 +298,7 @@ impl ClusterFile {
         }
     }
 
-    /// Resolves the host names that a node needs. A later look-up may find other addresses.
+    /// Resolves the host names that a node needs. A later look-up may differ.
     ///
     /// # Errors
     /// [`Unknown`]: a name cannot be resolved here, perhaps not yet.
@@ -373,7 +373,7 @@ impl Reader<'_> {
     }
 
     /// Records of calls: by default few enough to take at most an eighth of the memory. A cluster
-    /// that has records already keeps their shape; what the file says must be so.
+    /// that already has records keeps the shape, and an explicit setting must match.
     fn calls(&self, written: &Written, settings: &Settings) -> Result<CallRecords, FileError> {
         let usual = CallRecords::default();
         let unwritten = WrittenCalls::default();
@@ -485,8 +485,8 @@ impl Reader<'_> {
         Err(self.wrong(written.span(), why))
     }
 
-    /// Credentials by which compute nodes admit applications, and those that this host shows as
-    /// one.
+    /// Credentials by which compute nodes admit applications, and credentials that this host shows
+    /// as an application.
     fn clients(&self, written: &Written, net: &Net) -> Result<(Trust, Option<Trust>), FileError> {
         let with_key = |path: PathBuf| (Trust::KeyFile(path.clone()), Some(Trust::KeyFile(path)));
         let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());

@@ -1,4 +1,4 @@
-//! Key files: the key that all nodes of a cluster share, and that of its applications.
+//! Key files: the shared key of a cluster's nodes, and the key of its applications.
 
 use std::fs;
 use std::io;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use lotus_files::{Disk, Existing, Files, Readers, write_whole};
 use lotus_security::{Key, WeakKey, nonce};
 
-/// Reason why there is no key.
+/// Reason why a key file is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The file cannot be read. `lotus cluster up` creates one; other hosts need a copy.
+    /// The file cannot be read. `lotus cluster up` creates a key file; other hosts need a copy.
     #[error("cannot read the key file {}: {source}", path.display())]
     Read {
         /// Path of the file.
@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> Result<Key, KeyError> {
     Key::new(&bytes).map_err(|source| KeyError::Weak { path: path.to_owned(), source })
 }
 
-/// Reads a file that must be readable for its owner only.
+/// Reads a file that must be private to its owner.
 ///
 /// # Errors
 /// [`KeyError`].
@@ -55,7 +55,7 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, KeyError> {
     fs::read(path).map_err(failed)
 }
 
-/// Creates a file with a random key, readable for its owner only, if there is none.
+/// Creates a file with a random key, readable for its owner only, unless the file exists.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -72,7 +72,7 @@ fn make_through(files: &dyn Files, path: &Path) -> io::Result<()> {
         words.iter().try_for_each(|word| file.write_all(&word.to_le_bytes()))
     });
     match made {
-        // Another command was faster.
+        // A concurrent command created the file first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
     }

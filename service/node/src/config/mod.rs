@@ -1,13 +1,13 @@
-//! Description of a cluster of processes: its file (docs/operations.md), checked, and the types of
+//! Description of a cluster of processes: the checked file (docs/operations.md), and the types of
 //! its parts.
 //!
-//! * `file`: the cluster file, the same for all nodes; `error`: what can be wrong with it;
-//!   `section`: the table that the nodes' program understands;
+//! * `file`: the cluster file, the same for all nodes; `error`: errors in the file; `section`: the
+//!   table that the nodes' program interprets;
 //! * `name`: names of nodes; `address`, `authority`, `settings`, `snapshots`, `tables`: places,
 //!   settings and tables;
 //! * `trust`, `key`: credentials; `namespaces`: network namespaces that act as hosts.
 //!
-//! Not here: connections, processes, or anything else that acts on a description.
+//! Not in this folder: connections, processes, or other actions on a description.
 
 pub mod address;
 pub mod authority;

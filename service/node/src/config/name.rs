@@ -1,4 +1,4 @@
-//! Names of nodes: a kind, and an index among its kind.
+//! Names of nodes: a kind, and an index within the kind.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,13 +17,13 @@ pub enum NodeKind {
     Compute,
 }
 
-/// A node of a cluster. Shown as `mn-0` or `cn-0`, as its files are called.
+/// A node of a cluster. Displayed as `mn-0` or `cn-0`, like the names of its files.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct NodeName {
     /// Kind of the node.
     pub kind: NodeKind,
-    /// Index among its kind, from zero.
+    /// Index within the kind, from zero.
     pub index: u16,
 }
 

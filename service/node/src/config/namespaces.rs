@@ -1,19 +1,19 @@
-//! Nodes of a cluster in network namespaces of this machine, which act as hosts of their own, with
-//! cables that can be pulled.
+//! Nodes of a cluster in network namespaces of this machine, which act as hosts with pluggable
+//! cables.
 //!
 //! # What it is
-//! `scripts/cables.sh`, for instance, creates them under a common name: `NAME-mn-0`, `NAME-cn-0`
-//! and so on, and `NAME-switch`, where the other end of each node's cable has the node's name; in
-//! the node's own namespace it is `eth0`. Here nodes are started in theirs, and cables are pulled
-//! and plugged in again, by `ip` of iproute2, which needs root.
+//! `scripts/cables.sh`, for instance, creates the namespaces under a common name: `NAME-mn-0`,
+//! `NAME-cn-0` and so on, and `NAME-switch`, where the far end of a node's cable has the node's
+//! name; in the node's own namespace the cable is `eth0`. This module starts nodes in namespaces,
+//! and pulls and plugs cables, by `ip` of iproute2, which needs root.
 //!
-//! The path between two nodes is cut by wrong neighbours: each has the other's address at a station
-//! that does not exist. Their packets are lost on the way, without an error, as where a switch
-//! drops them; both reach all others.
+//! The path between two nodes is cut by false neighbour entries: each node maps the address of its
+//! peer to a nonexistent station. Packets between the two are lost on the way, without an error, as
+//! if a switch dropped them; paths to third nodes stay open.
 //!
 //! # What it is not
-//! Set-up: no namespace is created or removed here, and this process stays in the namespace in
-//! which it was started, from which it must reach the nodes.
+//! Set-up: this module creates and removes no namespaces, and the process stays in its initial
+//! namespace, from which it must reach the nodes.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -25,15 +25,15 @@ use super::name::NodeName;
 const NAMES: &str = "/run/netns";
 /// A node's end of its cable.
 const DEVICE: &str = "eth0";
-/// Address of a station that does not exist: a local one, which no vendor gives.
+/// MAC address of a nonexistent station: locally administered, assigned to no vendor.
 const NOBODY: &str = "02:00:00:00:00:00";
 
 /// State of the path between two nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathState {
-    /// They reach each other.
+    /// Packets between the nodes arrive.
     Open,
-    /// Packets between them are lost.
+    /// Packets between the nodes are lost.
     Cut,
 }
 
@@ -44,10 +44,10 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Finds the namespaces of this name; there must be one for each node, and a switch.
+    /// Finds the namespaces of this name; every node and the switch must have a namespace.
     ///
     /// # Errors
-    /// A sentence that names a missing one.
+    /// A sentence naming a missing namespace.
     pub fn find(name: &str, nodes: impl Iterator<Item = NodeName>) -> Result<Self, String> {
         let namespaces = Self { name: name.to_owned() };
         let mut wanted = nodes.map(|node| namespaces.of(node)).chain([namespaces.switch()]);
@@ -75,7 +75,7 @@ impl Namespaces {
         ip(&arguments).map_err(|why| format!("cannot set the cable of {cable} {state}: {why}"))
     }
 
-    /// Cuts or heals the path between two nodes with these addresses, in both directions.
+    /// Cuts or heals the path between two nodes, in both directions.
     ///
     /// # Errors
     /// A sentence.
@@ -91,7 +91,7 @@ impl Namespaces {
         })
     }
 
-    /// Heals all paths that begin at a node.
+    /// Heals the outgoing paths of a node.
     ///
     /// # Errors
     /// A sentence.
@@ -109,18 +109,18 @@ impl Namespaces {
     }
 }
 
-/// Arguments of `ip` that send all packets for an address to nobody.
+/// Arguments of `ip` that divert packets for an address to a nonexistent station.
 fn cut<'a>(space: &'a str, address: &'a str) -> [&'a str; 11] {
     let (to, at) = (address, NOBODY);
     ["-n", space, "neigh", "replace", to, "lladdr", at, "nud", "permanent", "dev", DEVICE]
 }
 
-/// Arguments of `ip` that forget such addresses; others are not permanent.
+/// Arguments of `ip` that remove false entries: only false entries are permanent.
 fn heal(space: &str) -> [&str; 8] {
     ["-n", space, "neigh", "flush", "dev", DEVICE, "nud", "permanent"]
 }
 
-/// Runs `ip`; its complaint if it fails.
+/// Runs `ip`; returns the error output of a failed run.
 fn ip(arguments: &[&str]) -> Result<(), String> {
     let ran = Command::new("ip").args(arguments).stdin(Stdio::null()).output();
     let ran = ran.map_err(|error| format!("cannot run ip: {error}"))?;

@@ -1,4 +1,4 @@
-//! The table `[load]` of a cluster's file, which the program of its nodes understands.
+//! The table `[load]` of a cluster's file, which the nodes' program interprets.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use super::error::FileError;
 
-/// A table of the file whose content the library does not know.
+/// A table of the file whose content is unknown to the library.
 #[derive(Clone, Debug)]
 pub struct Section {
     path: PathBuf,
@@ -17,7 +17,7 @@ pub struct Section {
     line: usize,
 }
 
-/// The file, with all but that table ignored.
+/// The file, without the remaining tables.
 #[derive(Deserialize)]
 struct Only<T> {
     load: Spanned<T>,
@@ -29,10 +29,10 @@ impl Section {
         Self { path: path.to_owned(), text: text.into(), line: line(text, start) }
     }
 
-    /// Reads the content, and has `check` judge it.
+    /// Reads the content, and checks it with `check`.
     ///
     /// # Errors
-    /// [`FileError::Line`]: it is not a `T`, or `check` refuses it with a sentence.
+    /// [`FileError::Line`]: the content is not a `T`, or `check` refuses it with a sentence.
     pub fn read<T: DeserializeOwned>(
         &self,
         check: impl FnOnce(&T) -> Result<(), String>,
@@ -55,12 +55,12 @@ impl Section {
     }
 }
 
-/// Number of the line, counted from one, that byte `start` is in.
+/// Number of the line containing byte `start`, from 1.
 pub(super) fn line(text: &str, start: usize) -> usize {
     text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Error at a line of the file, with its message on one line.
+/// Error at a line of the file, with a single-line message.
 pub(super) fn invalid(path: &Path, line: usize, why: &str) -> FileError {
     let why = why.lines().collect::<Vec<_>>().join(" ");
     FileError::Line { path: path.to_owned(), line, why }

@@ -43,19 +43,19 @@ pub struct Settings {
     pub lock_table_bytes: u64,
     /// Capacity of each compute node's version table cache, in rows; 0 for no cache.
     pub version_table_cache: usize,
-    /// Interval at which compute nodes compare their loads; `None` if they do not.
+    /// Interval of load comparisons between compute nodes; `None` for no balancing.
     pub balance: Option<Duration>,
-    /// Bytes that each memory node may lend.
+    /// Maximum bytes lent by each memory node.
     pub memory_bytes: u64,
     /// Time for which a compute node may be silent; `None` for no lease.
     pub lease: Option<Duration>,
-    /// The lock system: LOTUS's on compute nodes, or one whose locks are on memory nodes.
+    /// The lock system: LOTUS's on compute nodes, or a lock system on memory nodes.
     pub locks: LockKind,
 }
 
 impl Settings {
-    /// Builder of the engine with these settings. Processes share no clock, so one compute node
-    /// serves timestamps to all.
+    /// Builder of the engine with these settings. Processes share no clock, so a compute node
+    /// serves timestamps to all nodes.
     pub fn builder(&self) -> ClusterBuilder {
         Cluster::embedded()
             .memory_nodes(self.memory_nodes)
@@ -83,7 +83,7 @@ pub(super) fn lock_table_bytes(text: &str) -> Result<u64, String> {
     bytes(text, LOCK_TABLE_BYTES, "between 64 bytes and 64 GiB")
 }
 
-/// Parses a number of bytes, perhaps followed by a unit: K, M or G, each 1,024 times the last.
+/// Parses a number of bytes with an optional unit: K, M or G, each 1,024 times the last.
 fn bytes(text: &str, range: RangeInclusive<u64>, range_text: &str) -> Result<u64, String> {
     let bytes = parse_size::Config::new().with_binary().parse_size(text);
     let bytes =

@@ -1,16 +1,16 @@
-//! Directory of a cluster's snapshots, and rules for it.
+//! Directory of a cluster's snapshots, and rules for the snapshots.
 
 use std::path::PathBuf;
 
-/// Directory of snapshots, and rules for it.
+/// Directory of snapshots, and rules for the snapshots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshots {
-    /// Directory, on the host of each node that takes one.
+    /// Directory, on the hosts of snapshot-taking nodes.
     pub directory: PathBuf,
-    /// Number of whole snapshots that stay when there is a new one; at least 1.
+    /// Number of whole snapshots that stay after a new snapshot; at least 1.
     pub keep: usize,
     /// Handling of a newest snapshot that is damaged or out of reach. Not in the file: an operator
-    /// decides it for one start.
+    /// decides for one start.
     pub if_damaged: IfDamaged,
 }
 
@@ -19,9 +19,8 @@ pub struct Snapshots {
 pub enum IfDamaged {
     /// Do not start; report the error.
     Stop,
-    /// Start from the newest that is whole and at hand; what was committed later is lost.
+    /// Start from the newest snapshot that is whole and at hand; later commits are lost.
     UseOlder,
-    /// Start with the data of the file, whatever snapshots there are; what was committed before is
-    /// lost.
+    /// Start with the data of the file, even if snapshots exist; earlier commits are lost.
     Afresh,
 }

@@ -6,7 +6,7 @@ use lotus::{CriticalField, Inline, SpecError, TableSpec};
 use serde::Deserialize;
 use toml::Spanned;
 
-/// A section `[[table]]`, before the checks. What is not written has the default of [`TableSpec`].
+/// A section `[[table]]`, before the checks. A missing field has the default of [`TableSpec`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenTable {
@@ -39,10 +39,10 @@ enum WrittenInline {
 /// An invalid table: its place in the file, and a sentence.
 pub(super) type Wrong = (Range<usize>, String);
 
-/// Specifications of tables that the file describes.
+/// Specifications of the tables in the file.
 ///
 /// # Errors
-/// The first table that is invalid, or has the name of another.
+/// The first invalid table, or the first table with the name of an earlier table.
 pub(super) fn specs(written: &[Spanned<WrittenTable>]) -> Result<Vec<TableSpec>, Wrong> {
     let mut specs: Vec<TableSpec> = Vec::new();
     for table in written {
@@ -84,7 +84,7 @@ impl WrittenTable {
         }
     }
 
-    /// Checks the specification; an error has the place of the wrong key, if it is written.
+    /// Checks the specification; an error has the position of the wrong key, if the key is written.
     fn check(&self, spec: &TableSpec) -> Result<(), (Option<Range<usize>>, String)> {
         if spec.is_internal() {
             let why = "names that begin with \"lotus.\" are kept for tables of the system";

@@ -1,8 +1,8 @@
-//! Authentication: of nodes by each other, and of applications by compute nodes.
+//! Authentication: between nodes, and of applications by compute nodes.
 //!
-//! The two have separate secrets: the nodes' secret opens all memory to reading and changes, the
-//! applications' secret lets its holder run transactions (docs/security.md). Nothing here accepts
-//! one secret in place of the other.
+//! Nodes and applications have separate secrets: the nodes' secret opens all memory to reading and
+//! changes, the applications' secret lets its holder run transactions (docs/security.md). This
+//! module never accepts one secret in place of the other.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use super::key;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Certificate of the CA that has signed all others.
+    /// Certificate of the CA that has signed all other certificates.
     ca: PathBuf,
     /// Certificate chain of this host, as a node.
     certificate: PathBuf,
@@ -30,7 +30,7 @@ pub struct TlsFiles {
     client_key: Option<PathBuf>,
 }
 
-/// Credentials that are demanded of a peer, and shown to it.
+/// Credentials that are demanded of a peer, and shown to the peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trust {
     /// None: loopback addresses only.
@@ -41,7 +41,7 @@ pub enum Trust {
     Tls(Identity),
 }
 
-/// A certificate to show, and the CA that a peer's must be signed by.
+/// A certificate to show, and the CA that must have signed a peer's certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     ca: PathBuf,
@@ -56,7 +56,7 @@ impl TlsFiles {
         self.identity(home, &self.certificate, &self.key)
     }
 
-    /// Identity as an application; `None` if the file names no files for that.
+    /// Identity as an application; `None` if the file names no application certificate.
     ///
     /// # Errors
     /// A sentence: either the certificate or the key is missing.

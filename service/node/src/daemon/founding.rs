@@ -1,8 +1,8 @@
-//! Before a cluster begins: compute nodes tell what their hosts have of its earlier lives, and
-//! compute node 0 decides what it begins with.
+//! Before a cluster begins: compute nodes report remains of earlier lives on their hosts, and
+//! compute node 0 decides the initial data.
 //!
 //! Nothing is founded before the decision. So if compute node 0 refuses, memory nodes and the other
-//! compute nodes wait for it as before, and it is started again once the operator has decided.
+//! compute nodes go on waiting, and compute node 0 is started again once the operator has decided.
 
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ use crate::snapshots::kept;
 /// Number of bits of the ids of clusters and lives.
 const ID_BITS: u32 = 48;
 
-/// A compute node that starts, in a cluster that may not exist yet.
+/// A starting compute node, in a cluster that may not exist yet.
 pub(super) struct Founding<'a> {
     pub(super) file: &'a ClusterFile,
     pub(super) node: NodeName,
     pub(super) stop: &'a Stop,
     pub(super) env: &'a Env,
-    /// Time for which compute node 0 waits for the others.
+    /// Time for which compute node 0 waits for the other nodes.
     pub(super) patience: Duration,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn is_founded(authority: &dyn Authority) -> Result<bool, AuthorityErr
 }
 
 impl Founding<'_> {
-    /// Looks at this node's host.
+    /// Reads remains of earlier lives on the node's host.
     ///
     /// # Errors
     /// [`Early::Failed`]: a directory cannot be read.
@@ -54,7 +54,7 @@ impl Founding<'_> {
         Ok(Holding::look(self.node, &snapshots.directory, &self.file.state)?)
     }
 
-    /// Decides with which data the cluster begins. Waits for the other compute nodes' word.
+    /// Decides with which data the cluster begins. Waits for the other compute nodes' reports.
     ///
     /// # Errors
     /// [`Early`].
@@ -69,7 +69,7 @@ impl Founding<'_> {
         let mut told = Default::default();
         let mut silent = nodes.clone();
         self.stop.wait_until(self.env, self.patience, || {
-            // An authority that does not answer is asked again.
+            // A silent authority is asked again.
             if let Ok(now) = Holding::read_all(&nodes, authority) {
                 silent.retain(|node| !now.contains_key(node));
                 told = now;

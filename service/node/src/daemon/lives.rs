@@ -1,5 +1,5 @@
-//! A node, and the life of its cluster: with which file and which data it began, and how it ends
-//! with its authority.
+//! A node, and the life of its cluster: the life's initial file and data, and its end with the
+//! authority.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::application::Application;
 use crate::host::stop::Early;
 use crate::snapshots::beginning::Beginning;
 
-/// The authority, as a memory node reaches it.
+/// The authority, as seen by a memory node.
 pub(super) enum Reach<'a> {
-    /// It is in this process, or memory node 0 has begun its life in etcd.
+    /// The authority is in this process, or memory node 0 has begun the life in etcd.
     Host(&'a Host),
-    /// It is elsewhere.
+    /// The authority is elsewhere.
     Guest(&'a ClusterAuthority),
 }
 
@@ -34,7 +34,7 @@ impl Reach<'_> {
         }
     }
 
-    /// Number of connections that the authority in this process has refused.
+    /// Number of connections refused by an authority in this process; otherwise 0.
     pub(super) fn refused(&self) -> u64 {
         match self {
             Self::Host(host) => host.refused(),
@@ -42,7 +42,7 @@ impl Reach<'_> {
         }
     }
 
-    /// Whether nodes have called here that belong to a cluster that has lost its authority.
+    /// Whether nodes of an earlier cluster without authority have called here.
     pub(super) fn is_called_by_an_earlier_life(&self) -> bool {
         match self {
             Self::Host(host) => host.is_called_by_an_earlier_life(),
@@ -51,10 +51,10 @@ impl Reach<'_> {
     }
 }
 
-/// What ties a memory node to one authority: the memory that its cluster uses.
+/// Bond of a memory node to an authority: made when the authority's cluster uses the node's memory.
 ///
-/// Compute nodes end when the authority is lost, perhaps before another one is in its place. The
-/// memory node stays, and tells that one of the earlier cluster.
+/// Compute nodes end when the authority is lost, perhaps before a new authority is in place. The
+/// memory node stays, and tells the new authority of the earlier cluster.
 #[derive(Default)]
 pub(super) struct Tie {
     stays: bool,
@@ -62,8 +62,8 @@ pub(super) struct Tie {
 }
 
 impl Tie {
-    /// Ties the node once a cluster `uses` its memory, to the authority that has answered last: it
-    /// reported there that it serves. To be called before that authority is asked again.
+    /// Ties the node, once a cluster `uses` the node's memory, to the last answering authority: the
+    /// node reported serving to this authority. Must be called before the authority is asked again.
     pub(super) fn make(&mut self, reach: &Reach<'_>, uses: bool, env: &Env) {
         let Reach::Guest(authority) = reach else { return };
         if uses && !self.stays {
@@ -72,7 +72,7 @@ impl Tie {
         }
     }
 
-    /// Says so once that authority is lost.
+    /// Logs an error once the bound authority is lost.
     pub(super) fn look(&mut self, reach: &Reach<'_>) {
         let Reach::Guest(authority) = reach else { return };
         if authority.is_replaced() && !self.is_replaced {
@@ -86,7 +86,7 @@ impl Tie {
 }
 
 impl<A: Application> Daemon<'_, A> {
-    /// Checks that the cluster, if there is one, was made with a file like this node's.
+    /// Checks that the cluster, if founded, was founded with a file like this node's.
     pub(super) fn check_file(&self, authority: &dyn Authority) -> Result<(), Early> {
         if !self.ask(|| is_founded(authority))? {
             return Ok(());
@@ -98,7 +98,7 @@ impl<A: Application> Daemon<'_, A> {
         }
     }
 
-    /// Tells compute node 0 what this host has of earlier lives, unless the cluster exists.
+    /// Reports remains of earlier lives on this host to compute node 0, unless the cluster exists.
     pub(super) fn tell_what_there_is(&self, authority: &dyn Authority) -> Result<(), Early> {
         let Some(snapshots) = &self.file.snapshots else { return Ok(()) };
         if self.ask(|| is_founded(authority))? {
@@ -108,7 +108,7 @@ impl<A: Application> Daemon<'_, A> {
         self.ask(|| holding.publish(authority))
     }
 
-    /// Decides, as compute node 0, what the cluster begins with, unless it exists.
+    /// Decides, as compute node 0, the initial data of the cluster, unless it exists.
     pub(super) fn beginning(&self, authority: &dyn Authority) -> Result<Option<Beginning>, Early> {
         let Some(snapshots) = &self.file.snapshots else { return Ok(None) };
         if self.node.index != 0 || self.ask(|| is_founded(authority))? {
@@ -124,16 +124,16 @@ impl<A: Application> Daemon<'_, A> {
         Founding { file, node: *node, stop, env, patience: PATIENCE }
     }
 
-    /// Says loudly what others lose with this memory node, which was told to end and obeys.
+    /// Logs, as an error, what the cluster loses with this memory node, which ends as told.
     pub(super) fn say_loss(&self, authority: &dyn Authority) {
-        // An authority that does not answer is reported right after this.
+        // A silent authority is reported right after this.
         if let Ok(Some(loss)) = loss::look(self.file, authority, &[self.node]) {
             error!("{loss}");
         }
     }
 
-    /// Ends this node, since its cluster has lost its authority for good, before anything else is
-    /// acknowledged. Transactions are cut short: no other node would ever recover them.
+    /// Ends this node, since the cluster has lost its authority for good, before a further
+    /// acknowledgement. Transactions are cut short: no node would ever recover them.
     pub(super) fn leave<M: Machines>(
         &self,
         service: Service,

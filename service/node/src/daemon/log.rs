@@ -1,9 +1,9 @@
 //! The log of a node: one line for each event on standard error, of level `info` and above, or as
 //! `RUST_LOG` says.
 //!
-//! A thread of its own writes the lines: a terminal that is paused, a pipe that nobody reads, or a
-//! slow disk must not hold up the thread that has something to say, which may be the one that beats
-//! for the node. Lines that find [`WAITING_LINES`] others waiting are dropped.
+//! A thread of its own writes the lines: a paused terminal, a pipe without a reader, or a slow disk
+//! must not hold up the thread that logs, which may be the thread that sends the node's beats.
+//! Lines that find [`WAITING_LINES`] lines waiting are dropped.
 
 use std::io::{self, Write};
 
@@ -18,11 +18,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Variable with the filter of the log: a level, or `TARGET=LEVEL`, with commas.
 const VARIABLE: &str = "RUST_LOG";
 
-/// Most lines that wait to be written, of some hundred bytes each.
+/// Maximum number of waiting lines, of some hundred bytes each.
 const WAITING_LINES: usize = 8192;
 
-/// A log that gets each event in one write. An event takes one line, with whatever names, keys and
-/// errors of others in it.
+/// A log that gets each event in a single write. An event takes one line, even with names, keys and
+/// error messages of peers.
 struct OneLine<W>(W);
 
 impl<W: Write> Write for OneLine<W> {
@@ -31,8 +31,8 @@ impl<W: Write> Write for OneLine<W> {
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let mut line = printable(line).into_owned();
         line.push('\n');
-        // A log without room, or without a reader, must not end what it tells of: the subscriber
-        // would say so on the standard error, which is the same log, and panic.
+        // A log without room, or without a reader, must not end the logging process: the subscriber
+        // would report the error on standard error, again the log, and panic.
         let _ = self.0.write_all(line.as_bytes());
         Ok(event.len())
     }
@@ -43,7 +43,7 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Starts to log the events of this process. Lines that wait are written when the guard is dropped,
+/// Starts to log the events of this process. Waiting lines are written when the guard is dropped,
 /// for about a second at most.
 pub fn start() -> WorkerGuard {
     let written = std::env::var(VARIABLE).unwrap_or_default();
@@ -53,7 +53,7 @@ pub fn start() -> WorkerGuard {
     let (log, guard) = aside(io::stderr());
     let lines =
         tracing_subscriber::fmt::layer().with_writer(move || OneLine(log.clone())).with_ansi(false);
-    // A subscriber that is there already is as good.
+    // An existing subscriber is kept.
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
     if misread {
         warn!("{VARIABLE} is {written:?}, which is no list of LEVEL and TARGET=LEVEL");
@@ -61,7 +61,7 @@ pub fn start() -> WorkerGuard {
     guard
 }
 
-/// A writer that never waits: a thread of its own writes to `log`.
+/// A writer that never waits: a separate thread writes to `log`.
 fn aside(log: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
     NonBlockingBuilder::default()
         .buffered_lines_limit(WAITING_LINES)

@@ -1,4 +1,4 @@
-//! Memory that a memory node lends, and its metrics.
+//! Memory lent by a memory node, and its metrics.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::config::file::{ClusterFile, Net};
 use crate::config::name::NodeName;
 use crate::host::usage::anonymous_bytes;
 
-/// A node's memory; dropping it ends the loan.
+/// A node's lent memory; dropping it ends the loan.
 pub enum Memory {
-    /// Memory that the compute nodes of this host map.
+    /// Memory mapped by the compute nodes of this host.
     Shm(Host),
     /// Memory reached over sockets, under this node id.
     Tcp(TcpFabric, NodeId),
 }
 
 impl Memory {
-    /// Starts to lend.
+    /// Starts to lend memory.
     ///
     /// # Errors
     /// A sentence: the address or the socket is taken, or a key is unusable.
@@ -46,7 +46,7 @@ impl Memory {
         Ok(Arc::new(memory))
     }
 
-    /// Whether some compute node has put memory to use here.
+    /// Whether a compute node has put memory to use here.
     pub fn is_in_use(&self) -> bool {
         let registered = match self {
             Self::Shm(host) => host.lent().registered_bytes,
@@ -59,14 +59,14 @@ impl Memory {
         match self {
             Self::Shm(host) => host.lent(),
             Self::Tcp(fabric, id) => {
-                // The process has next to nothing else.
+                // The process has next to no other memory.
                 let used_bytes = anonymous_bytes(std::process::id());
                 Lent { used_bytes, ..fabric.lent(*id).unwrap_or_default() }
             }
         }
     }
 
-    /// Counters of its port; `None` over `shm`, which has no port.
+    /// Counters of the node's port; `None` over `shm`, which has no port.
     pub fn counters(&self) -> Option<TargetCounters> {
         match self {
             Self::Shm(_) => None,
@@ -74,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// Serves metrics and health at the file's address, if it names one.
+    /// Serves metrics and health at the file's address, if the file names an address.
     ///
     /// # Errors
     /// A sentence: the address is taken.
@@ -127,7 +127,7 @@ impl Memory {
 /// Binds a listener to an address of the file.
 ///
 /// # Errors
-/// A sentence that names the address and what it is for.
+/// A sentence with the address and its purpose.
 pub fn bind(address: &HostPort, what: &str) -> Result<TcpListener, String> {
     let failed =
         |error: &dyn std::fmt::Display| format!("cannot listen at {address} for {what}: {error}");

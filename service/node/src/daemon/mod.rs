@@ -1,12 +1,12 @@
-//! The process of a node, from its start to its end. Imports all other rooms.
+//! The process of a node, from start to end. Imports all other rooms.
 //!
-//! * `process`: its start, its services and its end; `log`: its log lines; `memory`: memory that it
-//!   lends, and `standing`: whether that is used; `turned_away`: connections that it refuses;
-//! * `service`: its work for applications; `watch`: log lines about the other nodes;
-//! * `lives`: the life of its cluster; `founding`: before one begins: with which data.
+//! * `process`: start, services and end of the process; `log`: log lines; `memory`: lent memory;
+//!   `standing`: whether the memory is used; `turned_away`: refused connections;
+//! * `service`: services for applications; `watch`: log lines about the other nodes;
+//! * `lives`: the life of the cluster; `founding`: the initial data, before a life begins.
 //!
-//! Not here: the protocol, which the engine carries out. A node that is started by hand, or by an
-//! init system, is as good as one that `lotus cluster up` has started.
+//! Not in this folder: the protocol, which the engine carries out. A node may be started by hand,
+//! or by an init system, as well as by `lotus cluster up`.
 
 mod founding;
 mod lives;

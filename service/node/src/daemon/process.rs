@@ -1,7 +1,7 @@
-//! One node of a cluster, until a signal ends it.
+//! A node of a cluster, until a signal ends the node.
 //!
-//! Nodes start in any order. Each waits for the nodes that it needs, logs one line for each event
-//! to standard error, and reports its stage at the authority.
+//! Nodes start in any order. A node waits for the nodes that it needs, logs a line per event to
+//! standard error, and reports its stage at the authority.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -39,22 +39,22 @@ use crate::host::{descriptors, memory};
 use crate::snapshots::beginning::Beginning;
 use crate::snapshots::marker::Marker;
 
-/// Time for which a node waits for others.
+/// Time for which a node waits for other nodes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// Remedy for a node that others wait for.
+/// Remedy for an awaited node.
 const STARTED_THERE: &str = "if it has not been started, start it on its host";
-/// Interval at which a compute node polls its surroundings.
+/// Polling interval of a compute node.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
 
-/// Turns of that poll between two looks for tables that other nodes have created. Transactions and
-/// clients that need one make the node look at once; metrics and operators can wait.
+/// Polls between two looks for tables created by other nodes. Transactions and clients that need a
+/// new table make the node look at once; metrics and operators can wait.
 const TURNS_PER_LOOK_FOR_TABLES: u32 = 25;
 
-/// Polls of a wait, of which there are fifty a second, between two looks for an operator's
-/// questions: `lotus cluster status` waits for the answer.
+/// Polls of a wait, at fifty polls a second, between two looks for an operator's questions:
+/// `lotus cluster status` waits for the answer.
 const POLLS_PER_GLANCE: u32 = 2;
 
-/// Interval at which a memory node looks for refused connections, and whether it is still in use:
+/// Interval at which a memory node checks for refused connections, and whether it is still in use:
 /// its only periodic work.
 const LOOK_AT_PORTS: Duration = Duration::from_secs(2);
 
@@ -75,7 +75,7 @@ pub(crate) fn run(
         let (path, in_words) = (file.path.display(), node.in_words());
         return Err(format!("{path} describes no {in_words}: there are {count}, from 0 on"));
     }
-    // Dropped last: the lines come before the sentence with which the process ends.
+    // Dropped last: the log lines come before the sentence with which the process ends.
     let _written = log::start();
     let env = Env::real(0);
     let stop = Stop::listen(&env).map_err(|error| sentence(&error))?;
@@ -104,7 +104,7 @@ fn sentence(error: &dyn std::fmt::Display) -> String {
 }
 
 /// Error message: why a compute node does not take part. The remedy goes to the log, since `up`,
-/// which shows the reason, has ended the nodes that it started by then.
+/// which shows the reason, has by then ended its nodes.
 fn refusal(error: &ClusterError) -> String {
     if matches!(error, ClusterError::CutShort { .. }) {
         error!("lotus cluster down --no-snapshot ends this cluster, memory nodes too");
@@ -119,12 +119,12 @@ pub(super) struct Daemon<'a, A> {
     application: &'a A,
     pub(super) env: Env,
     pub(super) stop: Stop,
-    /// Its first record for the authority.
+    /// The node's first record for the authority.
     record: Record,
 }
 
 impl<A: Application> Daemon<'_, A> {
-    /// Waits until all host names resolve; they may be created together with the hosts.
+    /// Waits until all host names resolve; names may be created together with the hosts.
     fn await_names(&self) -> Result<(), Early> {
         let mut known = Ok(());
         self.stop.wait_until(&self.env, PATIENCE, || {
@@ -140,11 +140,11 @@ impl<A: Application> Daemon<'_, A> {
             warn!("{warning}");
         }
         let shown = Shown::default();
-        // The authority is reached before memory is lent: compute nodes use whatever memory they
-        // reach, and a node that waits for the authority gives up after a while, perhaps with the
-        // last copies.
+        // The authority is reached before memory is lent: compute nodes use all reachable memory,
+        // and a node waiting for the authority gives up after a while, perhaps with the last
+        // copies.
         if node.index == 0 {
-            // It hosts the authority, or begins a life in etcd.
+            // Memory node 0 hosts the authority, or begins a life in etcd.
             let prepared = seat::Host::prepare(file, &self.env, PATIENCE, &self.stop)?;
             if let Some(authority) = prepared.running() {
                 self.record.found = self.cluster_found(authority)?;
@@ -166,8 +166,8 @@ impl<A: Application> Daemon<'_, A> {
         Ok(())
     }
 
-    /// Epoch of the cluster that is there before this process lends memory. Memory that is new to
-    /// an existing cluster is not used before it was made ready.
+    /// Epoch of the cluster existing before this process lends memory. Memory that is new to an
+    /// existing cluster is made ready before use.
     fn cluster_found(&self, authority: &dyn Authority) -> Result<Option<u32>, Early> {
         self.ask(|| match membership::read(authority) {
             Ok(found) => Ok(Some(found.epoch().0)),
@@ -176,7 +176,7 @@ impl<A: Application> Daemon<'_, A> {
         })
     }
 
-    /// Lends memory until it is told to end, or was given up.
+    /// Lends memory until the node is told to end, or was given up.
     fn lend_until_told(
         &mut self,
         reach: &Reach<'_>,
@@ -184,7 +184,7 @@ impl<A: Application> Daemon<'_, A> {
         shown: &Shown,
     ) -> Result<(), Early> {
         let authority = reach.authority();
-        // Its memory may be in use by now, so it does not give up for an authority that is silent.
+        // The memory may already be in use, so a silent authority is no reason to give up.
         while let Err(Early::Failed(why)) = self.say(Stage::Serving, authority) {
             warn!("{why}");
         }
@@ -199,19 +199,19 @@ impl<A: Application> Daemon<'_, A> {
             let counts = memory.counters().map(Counts::from).unwrap_or_default();
             turned_away
                 .look(Counts { at_the_authority: reach.refused(), ..counts }, self.env.now());
-            // Noted before the membership is read.
+            // Read before the membership.
             let lends = memory.is_in_use();
             if !lends {
                 self.report_again(authority);
             }
-            // An authority that is new by now would be taken for the one of the cluster.
+            // Before the next question: a new authority would be taken for the cluster's own.
             tie.make(reach, lends, &self.env);
             let members = membership::read(authority);
             tie.look(reach);
             if let Some(duty) = follower.look(self.env.now(), lends, members) {
                 ended = self.now_stands(duty);
             }
-            // Once another cluster is made here, a straggler of the earlier one changes nothing.
+            // Once a new cluster is founded here, stragglers of the earlier cluster have no effect.
             if reach.is_called_by_an_earlier_life() && !self.ask(|| is_founded(authority))? {
                 return Err(Early::Failed(
                     "the authority of a running cluster was here, and its state is gone: nodes of \
@@ -220,7 +220,7 @@ impl<A: Application> Daemon<'_, A> {
                         .to_owned(),
                 ));
             }
-            // Until its memory is in use, it may be given up before anybody has used it.
+            // Before its memory is in use, the node may be given up without having been used.
             let pause = if lends { LOOK_AT_PORTS } else { LOOK_AROUND };
             told = ended.is_ok() && self.stop.is_told_within(pause);
         }
@@ -229,9 +229,8 @@ impl<A: Application> Daemon<'_, A> {
         ended
     }
 
-    /// Reports this memory node, which is not in use, to an authority without a record of it: one
-    /// that was started again, whose founder waits for the record. Without an answer the next look
-    /// does.
+    /// Reports this unused memory node to an authority without a record of the node: a restarted
+    /// authority, with a founder waiting for the record. Without an answer the next poll retries.
     fn report_again(&mut self, authority: &dyn Authority) {
         if !matches!(Record::read(self.node, authority), Ok(None)) {
             return;
@@ -244,10 +243,10 @@ impl<A: Application> Daemon<'_, A> {
         let _ = self.record.at(Stage::Serving).write(self.node, authority);
     }
 
-    /// Reports another part of this memory node.
+    /// Reports a change of the memory node's part.
     ///
     /// # Errors
-    /// It was given up, and its process is to end.
+    /// The node was given up, and its process is to end.
     fn now_stands(&self, duty: Duty) -> Result<(), Early> {
         let in_words = self.node.in_words();
         let has_authority = self.node.index == 0 && !self.file.authority.outlives_the_cluster();
@@ -257,7 +256,7 @@ impl<A: Application> Daemon<'_, A> {
             Duty::Waiting => warn!(
                 "{in_words} was given up before this process began: it waits to be taken in again"
             ),
-            // Its end would end the whole cluster.
+            // The node's end would end the whole cluster.
             Duty::GivenUp if has_authority => error!(
                 "{in_words} was given up, its memory is not used any more, and it goes on as the \
                  authority only: a restart of the whole cluster gives it a part again"
@@ -273,8 +272,8 @@ impl<A: Application> Daemon<'_, A> {
         Ok(())
     }
 
-    /// Asks the authority until it answers: others may take this node for a member by now, and its
-    /// end would cost them more than its wait.
+    /// Asks the authority until it answers: peers may already count this node as a member, and the
+    /// node's end would cost more than waiting.
     pub(super) fn ask<T>(
         &self,
         ask: impl FnMut() -> Result<T, AuthorityError>,
@@ -287,22 +286,22 @@ impl<A: Application> Daemon<'_, A> {
         }
     }
 
-    /// Reports its stage.
+    /// Reports the node's stage.
     fn say(&self, stage: Stage, authority: &dyn Authority) -> Result<(), Early> {
         self.ask(|| self.record.at(stage).write(self.node, authority))
     }
 
-    /// Remembers on this host that this process is the node's, once no other process can be.
+    /// Records this process on the host as the node's, once no second process is possible.
     fn is_here(&self) {
         if let Err(why) = StateFolder::look(self.file).remember_this_process(self.node) {
             warn!("lotus cluster status on this host knows this process by the authority: {why}");
         }
     }
 
-    /// Writes the record of this serving node again if another process has: one that was started
-    /// for it elsewhere, and found no place in the cluster, which ends with a record of its own.
+    /// Restores the record of this serving node after a foreign overwrite: by a process that was
+    /// started elsewhere as this node, found no place in the cluster, and left its own record.
     fn stand_by_record(&self, authority: &dyn Authority) {
-        // Without an answer it is looked at again.
+        // Without an answer the next look retries.
         if matches!(self.record.at(Stage::Serving).stand(self.node, authority), Ok(true)) {
             warn!(node = %self.node, "another process was started as this node");
         }
@@ -314,7 +313,7 @@ impl<A: Application> Daemon<'_, A> {
         }
     }
 
-    /// Connects to the authority, which may start later than this node.
+    /// Connects to the authority, which may start after this node.
     fn connect(&self) -> Result<ClusterAuthority, Early> {
         let authority = authority(self.file)?;
         let mut outcome = Ok(());
@@ -359,7 +358,7 @@ impl<A: Application> Daemon<'_, A> {
         machines: Threads<F>,
         counts: &dyn Fn() -> Counts,
     ) -> Result<(), Early> {
-        // Only now: a second process of this node would have found its address in use before this.
+        // Only now: by now a second process of this node would have failed on the address in use.
         self.is_here();
         self.say(Stage::Starting, &*authority)?;
         let started = self.start(&authority, machines);
@@ -368,8 +367,8 @@ impl<A: Application> Daemon<'_, A> {
         outcome
     }
 
-    /// Waits until all memory nodes serve but those that the cluster has given up and goes on
-    /// without. The log names all that are missing at once.
+    /// Waits until all memory nodes serve, except the nodes that the cluster has given up and goes
+    /// on without. The log names all missing nodes at once.
     fn await_memory(&self, authority: &dyn Authority) -> Result<(), Early> {
         let mut missing = String::new();
         let waited = self.stop.wait_until(&self.env, PATIENCE, || {
@@ -397,7 +396,8 @@ impl<A: Application> Daemon<'_, A> {
         }
     }
 
-    /// Waits until compute node 0 has created and filled all tables, as long as it makes progress.
+    /// Waits until compute node 0 has created and filled all tables, as long as loading makes
+    /// progress.
     fn await_data<M: Machines>(&self, cluster: &Cluster<M>) -> Result<(), Early> {
         let founder = NodeName::compute(0).in_words();
         let mut load = LoadWatch::new(PATIENCE);
@@ -413,7 +413,7 @@ impl<A: Application> Daemon<'_, A> {
         }
     }
 
-    /// Joins the cluster; as its founder, creates and fills it.
+    /// Joins the cluster; the founder creates and fills the cluster.
     fn start<F: Fabric + Clone + 'static>(
         &self,
         authority: &Arc<ClusterAuthority>,
@@ -465,7 +465,7 @@ impl<A: Application> Daemon<'_, A> {
     }
 
     /// Fills a new cluster with the newest snapshot, or else as the application does; then creates
-    /// the tables of the file that are missing.
+    /// the missing tables of the file.
     fn fill<M: Machines>(
         &self,
         cluster: &Cluster<M>,
@@ -489,8 +489,8 @@ impl<A: Application> Daemon<'_, A> {
         create_missing(self.file, cluster)
     }
 
-    /// The order to rest that all nodes have, if there is one. The node's own stage is written
-    /// first: the process that gives the order sees it, or this node sees the order.
+    /// The order to rest for all nodes, if given. The node's own stage is written first: the
+    /// ordering process sees the stage, or this node sees the order.
     fn told_to_rest(&self, authority: &dyn Authority) -> Result<Option<Rest>, Early> {
         self.say(Stage::Opening, authority)?;
         match &self.file.snapshots {
@@ -583,7 +583,7 @@ impl<A: Application> Daemon<'_, A> {
     }
 }
 
-/// Learns of tables that other nodes have created.
+/// Learns of tables created by other nodes.
 fn look_for_tables<M: Machines>(cluster: &Cluster<M>) {
     match cluster.look_for_tables() {
         // The next look may have an answer.
@@ -592,12 +592,13 @@ fn look_for_tables<M: Machines>(cluster: &Cluster<M>) {
     }
 }
 
-/// Ends this node's part once its transactions have ended.
+/// Ends the node's part after its last transaction.
 fn end<M: Machines>(cluster: Arc<Cluster<M>>) -> Result<(), String> {
     if let Err(error) = cluster.settle() {
         warn!(%error, "not settled");
     }
-    // If a connection is still being closed, the cluster stops when it drops its handle.
+    // If a connection is still being closed, the cluster stops when the connection drops its
+    // handle.
     let stopped = Arc::into_inner(cluster).map_or(Ok(()), Cluster::stop);
     stopped.map_err(|error| sentence(&error))
 }

@@ -19,17 +19,17 @@ use crate::requests::copier::{Copier, Door};
 use crate::requests::operator::Operator;
 use crate::snapshots::marker::Marker;
 
-/// Services that run beside a compute node. Dropping it stops them.
+/// Services that run beside a compute node. Dropping the value stops them.
 pub struct Service {
-    /// Server for applications; `None` where the file names no address.
+    /// Server for applications; `None` if the file names no address.
     door: Option<Rc<RefCell<Door>>>,
-    /// Parts that answer other requests: of operators, snapshots, the application.
+    /// Parts for further requests: of operators, snapshots, the application.
     others: Vec<Box<dyn Look>>,
 }
 
 impl Service {
-    /// Prepares the services of a compute node whose cluster has been loaded. Applications are let
-    /// in by [`Self::open`].
+    /// Prepares the services of a compute node whose cluster has been loaded. [`Self::open`] admits
+    /// applications.
     ///
     /// # Errors
     /// A sentence: the application cannot be opened.
@@ -71,7 +71,7 @@ impl Service {
         Ok(Self { door, others })
     }
 
-    /// Lets applications in.
+    /// Admits applications.
     ///
     /// # Errors
     /// A sentence: a port is taken, or a key cannot be read.
@@ -79,7 +79,7 @@ impl Service {
         self.door.as_ref().map_or(Ok(()), |door| door.borrow_mut().open())
     }
 
-    /// Keeps applications out until `rest` is over, which all nodes were told of.
+    /// Keeps applications out until `rest`, an order to all nodes, is over.
     pub fn find(&mut self, rest: Rest) {
         self.others.iter_mut().for_each(|other| other.find(rest));
     }
@@ -89,22 +89,22 @@ impl Service {
         self.others.iter_mut().for_each(|other| other.look(authority));
     }
 
-    /// Answers questions with an asker that waits.
+    /// Answers questions whose asker waits.
     pub fn glance(&mut self, authority: &dyn Authority) {
         self.others.iter_mut().for_each(|other| other.glance(authority));
     }
 
-    /// Adds a part that is polled.
+    /// Adds a polled part.
     pub fn add(&mut self, other: Box<dyn Look>) {
         self.others.push(other);
     }
 
-    /// Tells all parts that the node was told to end.
+    /// Tells all parts of the order to end.
     pub fn end(&mut self, authority: &dyn Authority) {
         self.others.iter_mut().for_each(|other| other.end(authority));
     }
 
-    /// Stops taking calls, and answers those in flight.
+    /// Stops taking calls, and answers calls in flight.
     ///
     /// # Errors
     /// The server's thread has panicked.
@@ -152,7 +152,7 @@ where
     config.lasting_tables =
         file.tables.iter().map(|table| table.name.clone().into_owned()).collect();
     config.security = file.clients.security().map_err(|error| error.to_string())?;
-    // One more is left for the engine's own work.
+    // One more coroutine is left for the engine's own work.
     config.workers = Some(file.settings.coroutines - file.applications.interactive - 1);
     let server = Server::start(Arc::clone(cluster), index, registry, config);
     server.map_err(|error| error.to_string())

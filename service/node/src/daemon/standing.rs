@@ -1,21 +1,22 @@
-//! Part that a memory node takes in its cluster, as far as its own process can tell.
+//! A memory node's part in its cluster, as far as the node's process can tell.
 //!
-//! # Why it must ask
-//! Compute nodes give up a memory node that does not answer, and go on without it. A process that
-//! stood still, or was cut off, comes back with memory that is out of date and that is not
-//! used again ([`lotus_recovery::membership::returns`]): it must end, so that its next process can
-//! return, empty. Nothing reaches it that would tell; so it reads the membership now and then.
+//! # Why the process must ask
+//! Compute nodes give up a silent memory node, and go on without the node. A process that was
+//! paused, or cut off, comes back with outdated memory that is not used again
+//! ([`lotus_recovery::membership::returns`]): the process must end, so that the node's next process
+//! can return, empty. No message tells the process; so the process reads the membership
+//! periodically.
 //!
 //! # Which loss is its own
-//! A process that was started again before its predecessor was given up reads of that loss too, and
-//! is to stay: its memory is new. [`Membership::part_of`] tells the two apart by an epoch after
-//! which every loss is this process's own. It is known even of a process that stands still right
-//! after its memory was put to use: a process that was there before the cluster has no predecessor,
-//! and a loss that was read while this memory was blank is the predecessor's last one.
+//! A process started before its predecessor was given up also reads of the loss, and must stay: the
+//! memory is new. [`Membership::part_of`] tells the two cases apart by an epoch: every later loss
+//! is the process's own. The epoch is known even if the process is paused right after its memory
+//! was put to use: a process older than the cluster has no predecessor, and a loss that was read
+//! while the memory was blank is the predecessor's last loss.
 //!
 //! # What it is not
-//! Needed for safety: memory that was given up is refused by every compute node, however late its
-//! process learns of it.
+//! Needed for safety: every compute node refuses memory that was given up, even before the memory's
+//! process learns of the loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -36,13 +37,13 @@ const NO_CLUSTER: Epoch = Epoch(0);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Duty {
-    /// Its process has not begun to serve.
+    /// The process has not begun to serve.
     Starting,
     /// Memory in use, or about to be.
     Serving,
-    /// Given up before this process lent any memory: it waits to be taken in again.
+    /// Given up before this process lent memory: the node waits to be taken in again.
     Waiting,
-    /// Given up: the memory that this process lends is never used again.
+    /// Given up: the memory lent by this process is never used again.
     GivenUp,
     /// The authority has been silent for long, or knows no cluster.
     Unknown,
@@ -64,7 +65,7 @@ impl Duty {
     }
 }
 
-/// A duty that the thread of the metrics reads.
+/// A duty, shared with the thread of the metrics.
 #[derive(Clone, Debug)]
 pub struct Shown(Arc<AtomicU8>);
 
@@ -78,7 +79,7 @@ impl Shown {
     /// Health of the node now.
     ///
     /// # Errors
-    /// Why it takes no part.
+    /// Why the node takes no part.
     pub fn health(&self) -> Result<&'static str, &'static str> {
         let shown = self.0.load(Ordering::Relaxed);
         let duty = Duty::ALL.into_iter().find(|one| *one as u8 == shown);
@@ -93,17 +94,17 @@ impl Shown {
 /// Follows the part of one memory node.
 pub struct Follower {
     me: NodeId,
-    /// A loss that began after this epoch is of the memory that this process lends, if it lends
-    /// any; 0 as long as there was no cluster. `None`: a loss may be the predecessor's.
+    /// Epoch after which a loss is of the memory that this process lends, if any; 0 before the
+    /// first cluster. `None`: a loss may be the predecessor's.
     own_after: Option<Epoch>,
-    /// Last time at which the authority answered.
+    /// Time of the authority's last answer.
     heard: Nanos,
     duty: Duty,
     shown: Shown,
 }
 
 impl Follower {
-    /// Follower of memory node `me`, which begins to serve.
+    /// Creates the follower of memory node `me`, which begins to serve.
     pub fn new(me: NodeId, now: Nanos, shown: &Shown) -> Self {
         shown.set(Duty::Serving);
         Self { me, own_after: None, heard: now, duty: Duty::Serving, shown: shown.clone() }
@@ -113,8 +114,8 @@ impl Follower {
         self.own_after.is_none_or(|own| own == NO_CLUSTER)
     }
 
-    /// Takes a membership that was read, at time `now`, after it was noted whether the node lends
-    /// memory. Returns the node's part if it is another one than before.
+    /// Takes a membership that was read at time `now`, after reading `lends`: whether the node
+    /// lends memory. Returns the node's part if it has changed.
     pub fn look(
         &mut self,
         now: Nanos,
@@ -125,7 +126,7 @@ impl Follower {
             Ok(members) => {
                 self.heard = now;
                 let part = members.part_of(self.me, self.own_after.filter(|_| lends));
-                // A process that was there before the cluster has no predecessor.
+                // A process older than the cluster has no predecessor.
                 if !lends && self.own_after != Some(NO_CLUSTER) {
                     self.own_after = members.loss_of(self.me);
                 } else if lends && part != MemoryPart::GivenUp {
@@ -137,7 +138,7 @@ impl Follower {
                     MemoryPart::GivenUp => Duty::GivenUp,
                 }
             }
-            // No cluster yet: its founder waits for this node.
+            // No cluster yet: the founder waits for this node.
             Err(MembershipError::Damaged(_)) if !lends || self.knew_no_cluster() => {
                 self.own_after = Some(NO_CLUSTER);
                 self.heard = now;

@@ -1,5 +1,5 @@
 //! Log lines about connections that a node's ports turn away: garbage, wrong keys, refused
-//! certificates. One line covers many of them, so that the log cannot be filled from outside.
+//! certificates. A line covers many connections, to keep outsiders from filling the log.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use tracing::warn;
 /// Minimum time between two lines.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Refused connections that were logged already.
+/// Already logged refusals.
 #[derive(Default)]
 pub struct TurnedAway {
     told: Counts,
     last: Option<Nanos>,
 }
 
-/// Numbers of connections that were not let in.
+/// Numbers of refused connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Refused with a reason: another key, another cluster, another version, a certificate.
+    /// Refused with a reason: another key, cluster, version, or a certificate.
     pub refused: u64,
     /// Closed for invalid bytes.
     pub garbage: u64,
-    /// Closed because they did not identify themselves in time.
+    /// Closed because the client did not identify itself in time.
     pub silent: u64,
-    /// Closed to make room: too many of them.
+    /// Closed to make room: too many connections.
     pub turned_away: u64,
-    /// Attempts to accept one that failed: the system had no file left.
+    /// Failed accepts: the system had no file left.
     pub out_of_files: u64,
     /// Refused by the authority, for any reason.
     pub at_the_authority: u64,
@@ -48,7 +48,7 @@ impl From<TargetCounters> for Counts {
 }
 
 impl TurnedAway {
-    /// Counts since the last line; `None` if nothing is new, or that line is too recent.
+    /// Counts since the last line; `None` if nothing is new, or the last line is too recent.
     fn news(&mut self, now: Counts, at: Nanos) -> Option<Counts> {
         if now == self.told || self.last.is_some_and(|last| at.since(last) < QUIET) {
             return None;
@@ -65,7 +65,7 @@ impl TurnedAway {
         })
     }
 
-    /// Logs new refusals, if there are any and the last line is old enough.
+    /// Logs new refusals, if any, once the last line is old enough.
     pub fn look(&mut self, now: Counts, at: Nanos) {
         let Some(new) = self.news(now, at) else { return };
         let Counts { refused, garbage, silent, turned_away, out_of_files, at_the_authority } = new;

@@ -1,5 +1,5 @@
-//! Log lines about the other nodes: changes of the membership, memory nodes that do not answer,
-//! paths that are cut, and waits of all.
+//! Log lines about other nodes: changes of the membership, silent memory nodes, cut paths, and
+//! waits of all nodes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use crate::config::file::ClusterFile;
 use crate::config::name::NodeName;
 
-/// Time without new transactions that is worth a line in the log.
+/// Time without new transactions before a log line.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// Names of nodes, as commands take them.
@@ -24,7 +24,7 @@ fn names(file: &ClusterFile, nodes: &[NodeId]) -> String {
     format!("[{}]", names.join(", "))
 }
 
-/// Logs changes of the other nodes.
+/// Logs changes of other nodes.
 pub(super) struct Watch<'a> {
     file: &'a ClusterFile,
     authority: &'a dyn Authority,
@@ -36,11 +36,11 @@ pub(super) struct Watch<'a> {
     pub(super) answered: bool,
     /// Whether the authority has been silent for a lease, or is known to have ended.
     lacks_authority: bool,
-    /// Memory nodes that do not answer.
+    /// Silent memory nodes.
     pub(super) silent: Vec<usize>,
     /// Paths between compute nodes that are cut, as reported.
     cuts: Vec<Cut>,
-    /// Memory nodes that are lost.
+    /// Lost memory nodes.
     lost: Vec<usize>,
     /// Memory nodes that have last copies, and do not answer.
     last: Vec<usize>,
@@ -49,7 +49,7 @@ pub(super) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// A watch that has seen nothing yet.
+    /// Creates a watch before its first look.
     pub(super) fn new(file: &'a ClusterFile, authority: &'a dyn Authority) -> Self {
         Self {
             file,
@@ -67,7 +67,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Logs which memory nodes do not answer any more, or answer again.
+    /// Logs which memory nodes stop answering, or answer again.
     pub(super) fn look_at_memory<M: Machines>(
         &mut self,
         cluster: &Cluster<M>,
@@ -108,7 +108,7 @@ impl<'a> Watch<'a> {
         (self.silent, self.lost, self.last) = (silent, lost, last);
     }
 
-    /// Logs that nodes wait for each other for long, so that no transaction begins.
+    /// Logs a long wait between nodes, during which no transaction begins.
     pub(super) fn look_at_waits<M: Machines>(
         &mut self,
         cluster: &Cluster<M>,

@@ -1,8 +1,8 @@
-//! Open files of this process: a node raises its limit to what it needs, or does not start.
+//! Open files of this process: a node raises the limit as needed, or does not start.
 //!
-//! Distributions begin a process with a limit of 1,024 open files, for programs that still use
-//! `select`, and let it be raised to some hundred thousand. A node without a file left would go on
-//! without new connections, its own to others included, and look healthy.
+//! Distributions start a process with a limit of 1,024 open files, for programs that still use
+//! `select`, and allow several hundred thousand. A node without a file left would go on without new
+//! connections, including its own connections to other nodes, and look healthy.
 
 use lotus_authority::remote::{MAX_CONNECTIONS, MAX_GUESTS};
 use lotus_fabric::tcp;
@@ -15,13 +15,13 @@ use crate::config::name::{NodeKind, NodeName};
 
 /// Files beside connections: the program, logs, snapshots, regions, epoll, timers.
 const OTHERS: u64 = 256;
-/// Lanes of a compute node beside those of its coordinators: for membership and operators.
+/// Lanes of a compute node beside its coordinators' lanes: for membership and operators.
 const OWN_LANES: u64 = 2;
 
-/// Makes sure that this process, which is to be `node`, may have the open files that it needs.
+/// Ensures that this process, the future `node`, may have enough open files.
 ///
 /// # Errors
-/// A sentence: the system does not let it.
+/// A sentence: the system refuses.
 pub fn provide(file: &ClusterFile, node: NodeName) -> Result<(), String> {
     let (needed, now) = (needed(file, node), getrlimit(Resource::Nofile));
     let soft = raised(needed, now.current, now.maximum).map_err(|hard| {
@@ -44,8 +44,7 @@ pub fn provide(file: &ClusterFile, node: NodeName) -> Result<(), String> {
     Ok(())
 }
 
-/// The soft limit to set, if it has to be raised; the hard limit if that forbids it. `None` is no
-/// limit.
+/// The soft limit to set, if it must be raised; the hard limit if too low. `None` means no limit.
 fn raised(needed: u64, soft: Option<u64>, hard: Option<u64>) -> Result<Option<u64>, u64> {
     match (soft, hard) {
         (_, Some(hard)) if hard < needed => Err(hard),
@@ -54,13 +53,13 @@ fn raised(needed: u64, soft: Option<u64>, hard: Option<u64>) -> Result<Option<u6
     }
 }
 
-/// Clients that a compute node may have.
+/// Maximum number of clients of a compute node.
 fn node_clients(file: &ClusterFile) -> usize {
     if file.serves_applications() { file.applications.connections } else { 0 }
 }
 
-/// Open files that a node may need: all connections that its ports take at a time, and those to
-/// other nodes, where the lanes of a node reach one lane of each other.
+/// Open files that a node may need: the maximum of concurrent connections at its ports, and
+/// connections to other nodes, where every lane reaches a lane of each remote node.
 fn needed(file: &ClusterFile, node: NodeName) -> u64 {
     let settings = &file.settings;
     let lanes = settings.coordinators as u64 + OWN_LANES;
@@ -77,7 +76,7 @@ fn needed(file: &ClusterFile, node: NodeName) -> u64 {
         NodeKind::Memory => 2 * lanes * compute_nodes,
         NodeKind::Compute => {
             let guests = Limits::default().guests.places as u64;
-            // Clients of the network and of this host have a door each.
+            // Network clients and clients of this host have separate doors.
             let guests = if file.serves_applications() { 2 * guests } else { 0 };
             2 * lanes * u64::from(file.node_count()) + node_clients(file) as u64 + guests
         }

@@ -1,5 +1,5 @@
-//! Fault points set by the environment: where a process, a node's or that of `lotus cluster down`,
-//! kills or stops itself.
+//! Fault points set by the environment: where a process of a node or of `lotus cluster down` kills
+//! or stops itself.
 //!
 //! [`VARIABLE`] has the form `POINT[/PLACE][@PASSAGE][:NODE]=kill|stop`. For instance
 //! `log-posted/middle@3:1=kill` is the third time that compute node 1 has written a log entry on
@@ -15,7 +15,7 @@ use crate::config::name::NodeName;
 /// Name of the environment variable.
 pub const VARIABLE: &str = "LOTUS_FAULT_POINT";
 
-/// Arms this process, if the environment says so and names this node, or no node.
+/// Arms this process, if the environment names a fault point for this node, or for every node.
 ///
 /// # Errors
 /// A sentence: the variable cannot be parsed.
@@ -36,7 +36,7 @@ pub fn arm(node: Option<NodeName>) -> Result<(), String> {
 struct Wanted {
     point: FaultPoint,
     place: Place,
-    /// Number of passages until the strike, that one included; 0 afterwards.
+    /// Number of passages until the strike, including the strike's passage; 0 afterwards.
     passage: u32,
     node: Option<u16>,
     kills: bool,

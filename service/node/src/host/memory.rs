@@ -1,8 +1,9 @@
-//! Checks that this host has the memory for the memory nodes of a cluster.
+//! Checks that the host has enough memory for a cluster's memory nodes.
 //!
-//! A process may have less than its host: control groups limit it, each with all that is below it
-//! (containers, units of an init system). The kernel ends a process that goes beyond, and says
-//! nothing before; so the least limit on the way from the process's group to the root counts.
+//! A process may have less memory than its host: control groups (containers, units of an init
+//! system) limit the process, and a group's limit includes all groups below. The kernel kills a
+//! process that exceeds the limit, without a warning; so the lowest limit on the way from the
+//! process's group to the root counts.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -14,23 +15,23 @@ const GIB: f64 = (1_u64 << 30) as f64;
 /// Paths of groups of version 2, alone or beside version 1, and the file with a group's limit.
 const UNIFIED: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
 const UNIFIED_LIMIT: &str = "memory.max";
-/// The same of version 1, which has a tree for memory alone.
+/// The same paths for version 1, which has a separate tree for memory.
 const OLD: [&str; 1] = ["sys/fs/cgroup/memory"];
 const OLD_LIMIT: &str = "memory.limit_in_bytes";
 
-/// Memory that a process may have.
+/// Memory available to a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Room {
     bytes: u64,
-    /// The control group that limits it; `None` for the host itself.
+    /// The limiting control group; `None` for the host itself.
     group: Option<PathBuf>,
 }
 
-/// Checks this host's memory against that of `memory_nodes` nodes. `Some` is a warning: each node
-/// fits, but not all of them together. Passes where the host does not tell its memory.
+/// Checks this host's memory against the memory of `memory_nodes` nodes. `Some` is a warning: the
+/// nodes fit individually, but not together. Passes if the host does not tell its memory.
 ///
 /// # Errors
-/// A sentence: not even one node fits.
+/// A sentence: no node fits.
 pub fn check_memory(file: &ClusterFile, memory_nodes: usize) -> Result<Option<String>, String> {
     let wanted = file.settings.memory_bytes;
     room(Path::new("/")).map_or(Ok(None), |room| fits(file, wanted, memory_nodes, &room))
@@ -62,8 +63,8 @@ fn fits(
     }))
 }
 
-/// Memory of this host, or of the narrowest control group that this process is in, if that is less;
-/// by `/proc` and `/sys` below `root`.
+/// Memory of the host, or of the process's narrowest control group, if less; read from `/proc` and
+/// `/sys` below `root`.
 fn room(root: &Path) -> Option<Room> {
     let host = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| total(&text))?;
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -84,7 +85,7 @@ enum Version {
     Old,
 }
 
-/// The group of a line of `/proc/self/cgroup`, if it may limit memory.
+/// The group of a line of `/proc/self/cgroup`, if the group may limit memory.
 fn group(line: &str) -> Option<(Version, &str)> {
     let mut fields = line.splitn(3, ':');
     let (number, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);
@@ -94,8 +95,8 @@ fn group(line: &str) -> Option<(Version, &str)> {
     controllers.split(',').any(|one| one == "memory").then_some((Version::Old, group))
 }
 
-/// Limits of a group and of all that it is in. A container may see its own group as the root of
-/// the tree, and be told of a path on its host: groups that are not there have no limit to tell.
+/// Limits of a group and its ancestors. A container may see its own group as the root of the tree,
+/// and be given a path on its host: missing groups are skipped.
 fn limits(root: &Path, place: &str, group: &str, file: &str) -> Vec<Room> {
     let tree = root.join(place);
     let names = Path::new(group).components().filter_map(|part| match part {
@@ -106,7 +107,7 @@ fn limits(root: &Path, place: &str, group: &str, file: &str) -> Vec<Room> {
     let mut found = Vec::new();
     loop {
         let limit = fs::read_to_string(at.join(file)).ok();
-        // "max" is none.
+        // "max" means no limit.
         if let Some(bytes) = limit.and_then(|text| text.trim().parse().ok()) {
             found.push(Room { bytes, group: Some(at.clone()) });
         }
@@ -116,7 +117,7 @@ fn limits(root: &Path, place: &str, group: &str, file: &str) -> Vec<Room> {
     }
 }
 
-/// Total memory by `/proc/meminfo`, in bytes.
+/// Total memory from `/proc/meminfo`, in bytes.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -1,13 +1,13 @@
 //! The host of this process, as the kernel shows it: processes, signals, memory, sockets. Imports
 //! `config`.
 //!
-//! * `processes`: the nodes that run here, and the directory that remembers them; `usage`: what a
-//!   process uses; `memory`: whether the memory nodes fit; `descriptors`: whether open files do;
-//!   `sockets`: the nodes' sockets;
-//! * `stop`: how a process is told to end; `polling`: waiting for a condition; `fault_point`: steps
-//!   at which this process strikes itself.
+//! * `processes`: the nodes running here, and the directory with their process ids; `usage`: memory
+//!   of a process; `memory`: whether the memory nodes fit; `descriptors`: whether open files
+//!   suffice; `sockets`: the nodes' sockets;
+//! * `stop`: telling a process to end; `polling`: waiting for a condition; `fault_point`: steps at
+//!   which the process kills or stops itself.
 //!
-//! Not here: other hosts, and what the nodes agree on.
+//! Not in this folder: remote hosts, and agreement between nodes.
 
 pub mod descriptors;
 #[cfg(feature = "fault-points")]

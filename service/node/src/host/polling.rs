@@ -1,4 +1,4 @@
-//! Waiting for a condition of which nothing tells: it is polled.
+//! Waiting for a condition that has no notification: the condition is polled.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use lotus_fabric::exec::Executor;
 /// Interval of polling.
 pub const PAUSE: Duration = Duration::from_millis(20);
 
-/// Polls until `holds` returns true, for at most `patience`. Returns whether it did.
+/// Polls until `holds` returns true, for at most `patience`. Returns the last result of `holds`.
 pub fn wait_until(env: &Env, patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let mut executor = Executor::new(env.clone());
     let handle = executor.handle().clone();

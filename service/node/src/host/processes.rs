@@ -1,14 +1,14 @@
-//! The processes of a cluster on this host, and the directory that remembers them.
+//! The processes of a cluster on this host, and the directory with their process ids.
 //!
 //! # What it is
-//! [`StateFolder`] is a directory with a file for each node that was started here: its process id
-//! and the time at which that process began, which tells it from a later process with the same id.
-//! The command that starts a node writes the file, and so does the node, which may have been
-//! started by hand. The logs of a node's last lives are beside it. Commands of one cluster on one
-//! host exclude each other by a lock.
+//! [`StateFolder`] is a directory with a file for each node started here: the process id and the
+//! start time, which distinguishes the process from a later process with an equal id. The starting
+//! command writes the file, and so does the node, which may have been started by hand. The logs of
+//! a node's last lives are beside the file. A lock excludes concurrent commands for a cluster on a
+//! host.
 //!
 //! # What it is not
-//! Supervision: a node that has ended is not started again from here.
+//! Supervision: this module does not restart ended nodes.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
@@ -26,22 +26,22 @@ use crate::config::file::ClusterFile;
 use crate::config::name::NodeName;
 use crate::config::namespaces::Namespaces;
 
-/// Number of logs that are kept of a node's former lives.
+/// Number of kept logs of a node's former lives.
 const FORMER_LOGS: u32 = 5;
 
-/// The state of one cluster on this host.
+/// The state of a cluster on this host.
 pub struct StateFolder {
     directory: PathBuf,
-    /// Network namespaces to start nodes in; `None` for this process's own.
+    /// Network namespaces to start nodes in; `None` for this process's namespace.
     namespaces: Option<Namespaces>,
-    /// Lock of the directory, held while a command changes something.
+    /// Lock of the directory, held while a command makes changes.
     _lock: Option<File>,
 }
 
-/// State of a node's process, as this host knows it.
+/// State of a node's process, as known on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcessState {
-    /// Not started here.
+    /// Never started here.
     Never,
     /// Running, with this process id.
     Running(u32),
@@ -67,7 +67,7 @@ impl StateFolder {
         Self { directory: file.state.clone(), namespaces, _lock: None }
     }
 
-    /// Opens the state for changes: creates the directory, for this user only, and locks it.
+    /// Opens the state for changes: creates a private directory, and locks the directory.
     ///
     /// # Errors
     /// A sentence: the directory cannot be created, or another command is at work.
@@ -100,7 +100,7 @@ impl StateFolder {
         }
     }
 
-    /// Records this process as that of a node: it may have been started by hand.
+    /// Records this process as a node's process: it may have been started by hand.
     ///
     /// # Errors
     /// A sentence: the directory cannot be written.
@@ -117,15 +117,15 @@ impl StateFolder {
         matches!(self.seen(node), ProcessState::Running(_) | ProcessState::Ended(_))
     }
 
-    /// Whether a node was killed and has not ended yet. The kernel frees its memory and sockets one
-    /// by one, which takes a while.
+    /// Whether a node was killed and has not ended yet. The kernel needs a while to free memory and
+    /// sockets.
     pub fn is_ending(&self, node: NodeName) -> bool {
         let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
         Process::parse(&text).is_some_and(|process| process.runs() && process.is_killed())
     }
 
     /// Runs `program` as a node with these arguments, in a process group of its own, and records
-    /// it. Its output goes to its log; the log of its last life is kept.
+    /// the process. Output goes to the node's log; the log of the node's last life is kept.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -144,13 +144,13 @@ impl StateFolder {
             .process_group(0)
             .spawn()?;
         let id = child.id();
-        // It is our child and not waited for, so `/proc` has it, ended or not.
+        // An unreaped child of this process, so present in `/proc` even if ended.
         let remembered =
             Process::of(id).and_then(|process| remember(&Disk, &self.pid_file(node), process));
         match remembered {
             Ok(()) => Ok(child),
             Err(error) => {
-                // No command would know of it.
+                // No command would know of the process.
                 child.kill()?;
                 child.wait()?;
                 Err(error)
@@ -162,7 +162,7 @@ impl StateFolder {
     pub fn signal(&self, node: NodeName, signal: Signal) {
         let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
         let Some((process, handle)) = Process::parse(&text).and_then(Process::hold) else { return };
-        // The handle pins the process, so whether it is the right one is checked only now.
+        // The handle pins the process, so identity is checked only now.
         if process.runs() {
             let _ = pidfd_send_signal(&handle, signal);
         }
@@ -170,7 +170,7 @@ impl StateFolder {
 
     /// Forgets the process of a node that has ended.
     pub fn forget(&self, node: NodeName) {
-        // A missing file is as good as a removed one.
+        // A missing file is as good as a removed file.
         let _ = fs::remove_file(self.pid_file(node));
     }
 
@@ -184,7 +184,7 @@ impl StateFolder {
         self.directory.join(format!("{node}.{number}.log"))
     }
 
-    /// Renames the logs of former lives, so that a new log can be created.
+    /// Renames the logs of former lives, to make room for a new log.
     fn keep_log(&self, node: NodeName) -> io::Result<()> {
         let mut from = (1..FORMER_LOGS)
             .rev()
@@ -199,7 +199,7 @@ impl StateFolder {
     /// Last line of a node's log that is an error.
     pub fn complaint(&self, node: NodeName) -> Option<String> {
         let log = fs::read_to_string(self.log(node)).ok()?;
-        // `lotus` writes it in small letters, a `main` that returns an error with a capital.
+        // `lotus` writes the word in small letters, a `main` that returns an error with a capital.
         log.lines().rev().find_map(|line| {
             let complaint = ["error: ", "Error: "].iter().find_map(|word| line.strip_prefix(word));
             complaint.map(str::to_owned)
@@ -211,7 +211,7 @@ impl StateFolder {
     }
 }
 
-/// Writes a process's file atomically: either all of it is new, or the old content stays.
+/// Writes a process's file atomically: all content is new, or the old content stays.
 fn remember(files: &dyn Files, path: &Path, process: Process) -> io::Result<()> {
     write_whole(files, path, Readers::Owner, Existing::Replaced, |file| {
         file.write_all(process.to_line().as_bytes())
@@ -219,7 +219,7 @@ fn remember(files: &dyn Files, path: &Path, process: Process) -> io::Result<()> 
 }
 
 impl Process {
-    /// Parses a line of the state directory; `None` if it is cut short or of another kind.
+    /// Parses a line of the state directory; `None` if the line is incomplete or of another kind.
     pub fn parse(text: &str) -> Option<Self> {
         let (id, began) = text.trim().split_once(' ')?;
         Some(Self { id: id.parse().ok()?, began: began.parse().ok()? })
@@ -239,19 +239,20 @@ impl Process {
         Self::of(std::process::id())
     }
 
-    /// Process with this id, whether it has ended or not.
+    /// Process with this id, running or ended.
     fn of(id: u32) -> io::Result<Self> {
         let began = stat(id).and_then(|fields| fields.get(19)?.parse().ok());
         began.map(|began| Self { id, began }).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Whether it still runs. A zombie does not.
+    /// Whether the process still runs. A zombie does not.
     pub fn runs(&self) -> bool {
         stat(self.id).is_some_and(|fields| self.is_alive(&fields))
     }
 
-    /// Whether these fields of `stat` are this process's, and a thread of it is left. Its files and
-    /// sockets stay until the last thread has ended, and the first may end long before.
+    /// Whether these fields of `stat` are of this process, and a thread of the process is left.
+    /// Files and sockets stay until the last thread has ended, and the first thread may end long
+    /// before.
     fn is_alive(&self, fields: &[String]) -> bool {
         let number = |index: usize| fields.get(index).and_then(|field| field.parse().ok());
         let ended = matches!(fields.first().map(String::as_str), Some("Z" | "X"));
@@ -274,7 +275,7 @@ impl Process {
 }
 
 /// Names the scope in which process ids are unique: a boot of a kernel, and a process id namespace.
-/// Empty where the kernel does not tell.
+/// Empty if the kernel does not tell.
 pub fn process_space() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let space = fs::read_link("/proc/self/ns/pid");
@@ -301,7 +302,7 @@ fn fields(stat: &str) -> Option<Vec<String>> {
     Some(after.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Creates a directory that only this user can enter, if there is none.
+/// Creates a directory private to this user, unless the directory exists.
 ///
 /// # Errors
 /// A sentence.

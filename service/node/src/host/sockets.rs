@@ -10,10 +10,10 @@ use lotus_fabric::shm;
 use lotus_protocol::stream::LOCAL;
 use lotus_server::LocalDoor;
 
-/// The door of compute node `node`, one of `nodes` on this host, for clients on this host.
+/// The door of compute node `node`, one of `nodes` nodes, for clients on this host.
 ///
 /// # Errors
-/// The path is too long, or another process listens there.
+/// The path is too long, or in use by a process.
 pub fn local_door(directory: &Path, node: usize, nodes: usize) -> io::Result<LocalDoor> {
     Ok(LocalDoor {
         listener: listen_unix(&directory.join(client_socket(node)))?,
@@ -21,13 +21,13 @@ pub fn local_door(directory: &Path, node: usize, nodes: usize) -> io::Result<Loc
     })
 }
 
-/// Address at which clients on this host reach compute node `node`.
+/// Address of compute node `node` for clients on this host.
 pub fn local_address(directory: &Path, node: usize) -> String {
     format!("{LOCAL}{}", directory.join(client_socket(node)).display())
 }
 
-/// Removes what a cluster leaves in its directory, and the directory if that was all. Sockets at
-/// which a process listens stay: nodes that another command started may run.
+/// Removes a cluster's sockets from the directory, and then the directory if empty. Sockets with a
+/// listening process stay: nodes started by another command may run.
 pub fn remove_sockets(directory: &Path, nodes: u16) {
     for node in 0..nodes {
         remove_unheard(&directory.join(client_socket(node.into())));
@@ -35,7 +35,7 @@ pub fn remove_sockets(directory: &Path, nodes: u16) {
     shm::remove_sockets(directory, nodes);
 }
 
-/// Removes a socket at which no process listens any more. A missing one is no error.
+/// Removes a socket without a listening process. A missing socket is no error.
 pub fn remove_unheard(socket: &Path) {
     let refused = UnixStream::connect(socket)
         .is_err_and(|error| matches!(error.kind(), io::ErrorKind::ConnectionRefused));
@@ -44,7 +44,7 @@ pub fn remove_unheard(socket: &Path) {
     }
 }
 
-/// Name of the socket at which compute node `index` serves applications of this host.
+/// Name of the socket of compute node `index` for applications of this host.
 fn client_socket(index: usize) -> String {
     format!("client-{index}.sock")
 }

@@ -1,11 +1,11 @@
 //! Telling a node to end: by SIGTERM or SIGINT, at any moment of its life.
 //!
-//! A thread waits for the signals. A node that serves finishes its transactions; one that waits for
-//! others stops waiting; one that fills tables, for however long, exits at once, as if it had been
-//! killed. A second signal ends the process at once at any time.
+//! A thread waits for the signals. A serving node finishes its transactions; a waiting node stops
+//! waiting; a node that fills tables, for however long, exits at once, as if it had been killed. A
+//! second signal ends the process at once at any time.
 //!
-//! No other signal of a user or of a limit ends a node without a word, as the system would have it
-//! (`Meaning`). Those of a fault of the program (`SIGSEGV`, `SIGABRT` and their like) and
+//! No other signal of a user or of a limit ends a node silently, as the system's default would
+//! (`Meaning`). Signals of a fault of the program (`SIGSEGV`, `SIGABRT` and their like) and
 //! `SIGQUIT` do, with a core dump where the system makes one; `SIGPIPE` is ignored by every Rust
 //! program.
 
@@ -24,15 +24,15 @@ use tracing::info;
 
 use super::polling::wait_until;
 
-/// Interval at which the log repeats that a wait goes on.
+/// Interval of log lines about an ongoing wait.
 const SAYING_AGAIN: Duration = Duration::from_secs(10);
 
 /// Reason why a node ends before it serves.
 #[derive(Debug)]
 pub enum Early {
-    /// A signal told it to end.
+    /// A signal told the node to end.
     Told,
-    /// It cannot serve; a sentence.
+    /// The node cannot serve; a sentence.
     Failed(String),
 }
 
@@ -54,19 +54,19 @@ pub enum Waited {
 /// Meaning of a signal to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Meaning {
-    /// Ends the node; sent again, ends it at once.
+    /// Ends the node; a second signal ends the node at once.
     End,
-    /// Ends the node. The system sends it again and again: each second of processor time beyond a
-    /// limit.
+    /// Ends the node. The system sends the signal again and again: each second of processor time
+    /// beyond a limit.
     EndSoon,
-    /// Nothing: it is logged.
+    /// Nothing: the signal is logged.
     Nothing,
-    /// Nothing, and it is not logged, since the log may be the file that it is about: a write
+    /// Nothing, and the signal is not logged, since the log may be the file in question: a write
     /// beyond the limit of a file's size fails with an error.
     FileTooLarge,
 }
 
-/// All signals that would end a process and say no fault of its own, with their meanings.
+/// Signals that would end a process without a program fault, with their meanings.
 const SIGNALS: [(i32, Meaning); 11] = [
     (SIGTERM, Meaning::End),
     (SIGINT, Meaning::End),
@@ -86,8 +86,7 @@ const SIGNALS: [(i32, Meaning); 11] = [
 /// # Errors
 /// Errors of the operating system.
 pub fn survive_file_limits() -> io::Result<()> {
-    // A flag that nothing reads: a handler that does nothing, which programs started by this one
-    // do not inherit.
+    // An unread flag: a handler without effect, not inherited by programs that this process starts.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
@@ -104,7 +103,7 @@ struct StopState {
     at_once: bool,
 }
 
-/// Whether this process was told to end; clones share the state.
+/// Whether the process was told to end; clones share the state.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<StopCell>);
 
@@ -149,15 +148,15 @@ impl Stop {
         self.lock().told
     }
 
-    /// Blocks until the process is told to end, for at most `time`; returns whether it was.
+    /// Blocks until the process is told to end, for at most `time`; returns true if told.
     pub fn is_told_within(&self, time: Duration) -> bool {
         let state = self.lock();
         let waited = self.0.changed.wait_timeout_while(state, time, |state| !state.told);
         waited.unwrap_or_else(PoisonError::into_inner).0.told
     }
 
-    /// Runs work that polls nothing, and whose partial results are worth nothing: a signal
-    /// meanwhile ends the process at once.
+    /// Runs work without polling and with worthless partial results: a signal during the work ends
+    /// the process at once.
     ///
     /// # Errors
     /// [`Early::Told`], before the work begins.
@@ -207,7 +206,7 @@ impl Stop {
     }
 }
 
-/// A wait that logs its reason and its duration, and notices that the process was told to end.
+/// A wait that logs its reason and duration, and notices the order to end.
 pub struct Vigil {
     stop: Stop,
     env: Env,
@@ -221,7 +220,7 @@ impl Vigil {
         Self { stop: stop.clone(), env: env.clone(), said: None }
     }
 
-    /// Notes that `what` is still waited for; breaks if the process was told to end.
+    /// Notes that the wait for `what` goes on; breaks if the process was told to end.
     pub fn look(&mut self, what: &str) -> ControlFlow<()> {
         let now = self.env.now();
         match &mut self.said {

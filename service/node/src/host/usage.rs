@@ -1,4 +1,4 @@
-//! Resources that a process of this host uses, as the kernel counts them.
+//! Resources of a process on this host, as counted by the kernel.
 
 use std::fs;
 

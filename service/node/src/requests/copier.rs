@@ -1,9 +1,9 @@
-//! Snapshots of a running cluster, and bringing it to rest before it is ended: the requests of
-//! `lotus cluster snapshot` and `down` to compute nodes, and the nodes' side. They go through a
+//! Snapshots of a running cluster, and bringing the cluster to rest before its end: the requests of
+//! `lotus cluster snapshot` and `down` to compute nodes, and the nodes' side. Requests go through a
 //! [`Mailbox`].
 //!
-//! A node at rest takes no calls of applications and has answered all it had taken. It serves again
-//! when the order to rest is taken back ([`Rest`]).
+//! A node at rest takes no calls of applications and has answered all earlier calls. The node
+//! serves again when the order to rest is taken back ([`Rest`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,7 +32,7 @@ use crate::host::polling::wait_until;
 use crate::snapshots::Snapshot;
 use crate::snapshots::marker::{Marker, tell_taken};
 
-/// Time for which a node rests beyond the patience of the command that ordered it.
+/// Time for which a node rests beyond the patience of the command that ordered the rest.
 const LONGER: Duration = Duration::from_secs(60);
 /// Time that a node may take to come to rest.
 const RESTING_PATIENCE: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ enum Question {
     Take,
     /// Rest for this number of seconds, by the [`Rest`] with this version.
     Rest { secs: u64, version: u64 },
-    /// Check at once whether it may serve again.
+    /// Check at once whether the node may serve again.
     Look,
 }
 
@@ -68,12 +68,12 @@ pub struct Door {
 }
 
 impl Door {
-    /// Creates a door that is closed; `open` starts the server.
+    /// Creates a closed door; `open` starts the server.
     pub fn closed(open: Box<dyn Fn() -> Result<Server, String>>) -> Self {
         Self { open, server: None }
     }
 
-    /// Stops taking calls, and answers those in flight.
+    /// Stops taking calls, and answers calls in flight.
     ///
     /// # Errors
     /// The server's thread has panicked.
@@ -104,10 +104,10 @@ pub struct Copier<M: Machines> {
     notes: Arc<dyn Notes>,
     door: Option<Rc<RefCell<Door>>>,
     env: Env,
-    /// Order that the node rests for, and when it expires; `None` for good.
+    /// The order to rest, and its expiry; `None` for good.
     resting: Option<(Rest, Option<Nanos>)>,
     under_way: Option<(Version, JoinHandle<Result<Snapshot, String>>)>,
-    /// A snapshot that was taken, and is reported once all nodes can learn of it.
+    /// A taken snapshot, to be reported once all nodes can learn of it.
     unreported: Option<(Version, Snapshot)>,
     /// Mark of this host.
     marker: Marker,
@@ -143,7 +143,7 @@ where
         }
     }
 
-    /// Starts a snapshot on a thread of its own: the daemon has other things to poll meanwhile.
+    /// Starts a snapshot on a separate thread: the daemon must go on polling.
     fn take(&self) -> Result<JoinHandle<Result<Snapshot, String>>, String> {
         let (cluster, authority) = (Arc::clone(&self.cluster), Arc::clone(&self.authority));
         let (snapshots, notes) = (self.snapshots.clone(), Arc::clone(&self.notes));
@@ -153,8 +153,8 @@ where
         taking.map_err(|error| format!("could not start a thread: {error}"))
     }
 
-    /// Reports the snapshot that was taken, once this host remembers it and all nodes can learn of
-    /// it: the cluster never begins with an older one unnoticed.
+    /// Reports the taken snapshot, once this host has recorded it and all nodes can learn of it: so
+    /// the cluster never begins with an older snapshot unnoticed.
     fn report(&mut self, authority: &dyn Authority) {
         let node = NodeName::compute(self.index as u16);
         let marker = &mut self.marker;
@@ -170,8 +170,8 @@ where
         (rest, rest.secs.map(|secs| self.env.now().after(Duration::from_secs(secs))))
     }
 
-    /// Serves again once the order to rest is taken back; takes it back itself when the ordered
-    /// time is over. Rests on while the authority does not answer.
+    /// Serves again once the order to rest is taken back; takes the order back itself when the
+    /// ordered time is over. Rests on while the authority does not answer.
     fn look_for_the_end(&mut self, authority: &dyn Authority) {
         let Some((rest, until)) = self.resting else { return };
         let Ok(said) = Rest::read(authority) else { return };
@@ -273,9 +273,9 @@ impl<M: Machines> Drop for Copier<M> {
 /// Reason for a missing answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum AskError {
-    /// The node takes part no more, and commits nothing.
+    /// The node no longer takes part, and commits nothing.
     Out(String),
-    /// Any other.
+    /// Any other reason.
     Failed(String),
 }
 
@@ -296,7 +296,7 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// Asks, for as long as the node may take part.
+    /// Asks the question, while the node may take part.
     fn of(
         file: &'a ClusterFile,
         authority: &'a dyn Authority,
@@ -309,7 +309,7 @@ impl<'a> Asked<'a> {
         Self { file, authority, node, pending }
     }
 
-    /// Waits for the answer, for as long as the node may take part.
+    /// Waits for the answer, while the node may take part.
     fn wait(self, patience: Duration) -> Result<Answer, AskError> {
         let Self { file, authority, node, pending } = self;
         let may_answer = || may_take_part(file, authority, node);
@@ -324,7 +324,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Refuses while not all data is there: a snapshot of a part would pass for the whole.
+/// Refuses while data is missing: a snapshot of a part would pass for the whole.
 fn check_data(authority: &dyn Authority) -> Result<(), String> {
     match Data::read(authority).map_err(|error| error.to_string())? {
         Data::Loaded => Ok(()),
@@ -335,10 +335,10 @@ fn check_data(authority: &dyn Authority) -> Result<(), String> {
     }
 }
 
-/// Compute nodes that serve, at least one, once all data is there.
+/// Serving compute nodes, at least one, once all data is loaded.
 ///
 /// # Errors
-/// A sentence. The silence of the authority about any node is one: that node may serve.
+/// A sentence. A missing answer of the authority about any node is an error: that node may serve.
 pub fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<NodeName>, String> {
     check_data(authority)?;
     let serves = |stage| matches!(stage, Stage::Opening | Stage::Serving);
@@ -349,7 +349,7 @@ pub fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<Node
     }
 }
 
-/// Compute nodes that take part and are at such a stage, with their records.
+/// Participating compute nodes whose stage satisfies `is_it`, with their records.
 ///
 /// # Errors
 /// A sentence: the authority does not tell of all nodes.
@@ -363,15 +363,14 @@ fn at_stage(
         let record = Record::read(node, authority).map_err(|error| error.to_string())?;
         found.extend(record.filter(|record| is_it(record.stage)).map(|record| (node, record)));
     }
-    // Read last: a node that returns meanwhile writes its stage before it looks for an order to
-    // rest.
+    // Read last: a returning node writes its stage before it looks for an order to rest.
     let members = lotus_recovery::membership::read(authority).map_err(|error| error.to_string())?;
     found.retain(|(node, _)| members.is_live(node.id(file)));
     Ok(found)
 }
 
-/// Waits until nodes that were told to end have ended: until then they acknowledge what is under
-/// way.
+/// Waits until nodes that were told to end have ended: until then they acknowledge transactions in
+/// progress.
 ///
 /// # Errors
 /// A sentence.
@@ -391,7 +390,8 @@ fn await_ends(file: &ClusterFile, authority: &dyn Authority) -> Result<(), Strin
     }
 }
 
-/// Has the first compute node that serves take a snapshot; the next, if that is expelled meanwhile.
+/// Asks the first serving compute node for a snapshot; asks the next if a node is expelled
+/// meanwhile.
 ///
 /// # Errors
 /// A sentence.
@@ -419,9 +419,9 @@ pub fn take(
     Err(out)
 }
 
-/// Brings all compute nodes that serve to rest, and has one take a snapshot, after which nothing is
-/// committed: nodes rest until they are ended, or another command lets them serve. If any of it
-/// fails, they serve again.
+/// Brings all serving compute nodes to rest, and has a node take a snapshot, after which nothing is
+/// committed: nodes rest until their end, or until another command lets them serve. If any step
+/// fails, the nodes serve again.
 ///
 /// # Errors
 /// A sentence.
@@ -446,7 +446,7 @@ pub fn take_last(
         // If this fails too, a node takes the order back when the ordered time is over.
         let _ = said.end_patiently(authority);
         for node in nodes.unwrap_or_default() {
-            // A node that this does not reach serves again by itself.
+            // An unreachable node serves again without the question.
             let asked = Asked::of(file, authority, node, Question::Look, RESTING_PATIENCE);
             let _ = asked.wait(RESTING_PATIENCE);
         }
@@ -463,7 +463,7 @@ pub fn take_last(
     }
 }
 
-/// Asks all nodes, before it waits for the first. One that is expelled meanwhile commits nothing.
+/// Asks every node, then waits for the answers. A node expelled meanwhile commits nothing.
 fn bring_to_rest(
     file: &ClusterFile,
     nodes: &[NodeName],
@@ -481,7 +481,7 @@ fn bring_to_rest(
 }
 
 /// Takes back an order to rest for good, of a command that has not ended all nodes. Returns whether
-/// there was one.
+/// there was such an order.
 ///
 /// # Errors
 /// A sentence: the authority does not answer, or another command is at work.

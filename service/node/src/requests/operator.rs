@@ -1,9 +1,9 @@
 //! An operator's questions to a running compute node, and the node's answers: shard owners,
-//! figures, memory, moving shards. They go through a [`Mailbox`].
+//! figures, memory, moving shards. Questions go through a [`Mailbox`].
 //!
 //! Any node can be asked: it answers from the memory pool, and passes orders on to the owners of
-//! the shards. It does not block: unfinished work is polled the next time that the daemon looks
-//! around.
+//! the shards. Answering does not block: unfinished work is polled the next time that the daemon
+//! looks around.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::host::polling::wait_until;
 
 /// Timeout of a node's answer.
 pub const ANSWERING: Duration = Duration::from_secs(5);
-/// Longest time for which a count of rows is used again.
+/// Maximum age of a reused count of rows.
 const ROWS_AGE: Duration = Duration::from_secs(2);
-/// Time after which memory is told without rows.
+/// Time after which memory is reported without row counts.
 const ROWS_PATIENCE: Duration = Duration::from_secs(2);
-/// Polls of an asker between two looks whether a node that it waits for is gone.
+/// Polls of an asker between two checks whether an awaited node is gone.
 const LOOKS_FOR_LIFE: u32 = 10;
 /// Maximum number of shards in one order.
 const MOST_AT_ONCE: usize = 128;
@@ -41,17 +41,17 @@ pub enum Question {
     Figures,
     /// Figures of the node, and memory in use, with numbers of rows if `rows`.
     State {
-        /// Whether rows are to be counted, unless they were a moment ago.
+        /// Whether rows are to be counted, unless a recent count exists.
         rows: bool,
     },
     /// Memory in use, and, if `rows`, the numbers of rows.
     Memory {
-        /// Whether rows are to be counted, unless they were a moment ago.
+        /// Whether rows are to be counted, unless a recent count exists.
         rows: bool,
     },
     /// Owner of every shard.
     Owners,
-    /// Move these shards to that compute node.
+    /// Move these shards to the compute node `to`.
     Move {
         /// Numbers of the shards.
         shards: Vec<u16>,
@@ -68,9 +68,9 @@ pub enum Question {
 pub enum Switch {
     /// Load balancing is on.
     On,
-    /// An operator has turned it off.
+    /// An operator has turned load balancing off.
     Paused,
-    /// The cluster was made without it.
+    /// The cluster was founded without load balancing.
     Never,
 }
 
@@ -96,31 +96,31 @@ pub enum Answer {
 /// Locks that a compute node has taken, and shards that it has given away (LOTUS §4.3).
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Ownership {
-    /// Locks that its transactions have taken.
+    /// Locks that the node's transactions have taken.
     pub locks: u64,
-    /// Those among them that it granted itself.
+    /// Of these, the locks granted by the node itself.
     pub own_locks: u64,
-    /// Batches of shards that it gave away.
+    /// Batches of shards that the node gave away.
     pub hand_overs: u64,
-    /// Shards in those batches.
+    /// Shards in these batches.
     pub shards: u64,
     /// Longest time in which no owner granted the locks of moving shards.
     pub longest: Duration,
-    /// A shard that takes most of its time and would take as much on any other node, if there is
-    /// one.
+    /// A shard, if any, that takes most of the node's time and would take as much on every other
+    /// node.
     pub too_hot: Option<u16>,
 }
 
 /// Figures of a compute node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Figures {
-    /// Number of shards that it owns.
+    /// Number of shards that the node owns.
     pub shards_owned: usize,
     /// Locks by where they were granted, and counters of hand-overs.
     pub ownership: Ownership,
-    /// Bit mask of the memory nodes that do not answer it.
+    /// Bit mask of the memory nodes that do not answer the node.
     pub silent: u64,
-    /// Whether it gives shards away by itself.
+    /// Whether the node gives shards away by itself.
     pub balancing: Switch,
 }
 
@@ -131,7 +131,7 @@ pub struct Group {
     pub limit: u64,
     /// Bytes of slabs that were handed out.
     pub allocated: u64,
-    /// Allocated bytes that are free at the node that answers.
+    /// Allocated bytes that are free at the answering node.
     pub free: u64,
 }
 
@@ -144,20 +144,20 @@ pub struct NodeBytes {
     pub allocated: u64,
 }
 
-/// Memory of one table, in one replica of each group, and its rows.
+/// Memory of a table, per replica of each group, and its rows.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TableBytes {
     /// Name of the table.
     pub table: String,
-    /// Bytes of its index.
+    /// Bytes of the table's index.
     pub index: u64,
     /// Bytes of further buckets of the index.
     pub overflow: u64,
     /// Bytes of slabs for records.
     pub records: u64,
-    /// Bytes of its slots that are free at the node that answers.
+    /// Bytes of the table's slots that are free at the answering node.
     pub free: u64,
-    /// Its rows, if they were asked for.
+    /// The table's rows, if requested.
     pub rows: Option<RowCount>,
 }
 
@@ -168,16 +168,16 @@ pub struct RowCount {
     pub rows: u64,
     /// Whether only a sample was counted.
     pub is_estimate: bool,
-    /// Time since they were counted, in milliseconds.
+    /// Time since the count, in milliseconds.
     pub age_ms: u64,
 }
 
-/// Memory in use, as one compute node sees it.
+/// Memory in use, as seen by a compute node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
     /// Replica groups, in their order.
     pub groups: Vec<Group>,
-    /// Memory nodes, by their places; `None` for one that is not in use.
+    /// Memory nodes by place; `None` for a memory node that is not in use.
     pub nodes: Vec<Option<NodeBytes>>,
     /// Tables, in their order.
     pub tables: Vec<TableBytes>,
@@ -188,25 +188,25 @@ pub struct Memory {
 pub struct Owners {
     /// Every shard, in order.
     pub shards: Vec<Shard>,
-    /// Name of each table, and the number of shards, from the first on, that its rows are in.
+    /// Name of each table, and the number of shards, from the first on, that contain its rows.
     pub tables: Vec<(String, u32)>,
 }
 
 /// Ownership of one shard.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Shard {
-    /// The place of the compute node that grants its locks, if one does.
+    /// The place of the compute node that grants the shard's locks, if any.
     pub owner: Option<u16>,
-    /// Shard epoch since which it owns the shard.
+    /// Shard epoch since which the owner owns the shard.
     pub epoch: u32,
-    /// Lock requests for it in the last interval of load balancing.
+    /// Lock requests for the shard in the last interval of load balancing.
     pub requests: u64,
 }
 
 /// Result of moving shards.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MoveResult {
-    /// Number of shards that are where they were to go.
+    /// Number of shards that are at their destination.
     pub moved: usize,
     /// Longest time for which locks of a moved shard were not granted, in microseconds.
     pub longest_us: u64,
@@ -221,7 +221,7 @@ pub struct Refused {
     pub shards: Vec<u16>,
     /// Reason, in words.
     pub why: String,
-    /// Whether some of them had changed owner meanwhile: try again.
+    /// Whether some of the shards had changed owner meanwhile: try again.
     pub outrun: bool,
 }
 
@@ -235,7 +235,7 @@ pub fn figures(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Figu
     figures_of_living(authority, nodes, |_| false)
 }
 
-/// Figures like [`figures`]; a node that `is_gone` is not waited for.
+/// Figures like [`figures`], without waiting for nodes for which `is_gone` is true.
 pub fn figures_of_living(
     authority: &dyn Authority,
     nodes: &[NodeName],
@@ -248,7 +248,7 @@ pub fn figures_of_living(
     ask_each(authority, nodes, |_| Question::Figures, figures, is_gone)
 }
 
-/// Memory in use, as each of these compute nodes sees it. The first one counts rows.
+/// Memory in use, as seen by each of these compute nodes. The first node counts rows.
 pub fn memory(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Memory>> {
     let memory = |answer| match answer {
         Answer::Memory(memory) => Some(memory),
@@ -258,11 +258,11 @@ pub fn memory(authority: &dyn Authority, nodes: &[NodeName]) -> Vec<Option<Memor
     ask_each(authority, nodes, question, memory, |_| false)
 }
 
-/// State of a compute node: its figures, and memory in use as it sees it.
+/// State of a compute node: figures, and memory in use as seen by the node.
 pub type WholeState = (Figures, Option<Memory>);
 
-/// States of compute nodes; `None` for a node that does not answer, or that `is_gone` while it is
-/// waited for. The first one counts rows.
+/// States of compute nodes; `None` for a node that does not answer, or for which `is_gone` turns
+/// true during the wait. The first node counts rows.
 pub fn states(
     authority: &dyn Authority,
     nodes: &[NodeName],
@@ -275,8 +275,7 @@ pub fn states(
     ask_each(authority, nodes, |at| Question::State { rows: at == 0 }, state, is_gone)
 }
 
-/// Asks all nodes, each by the question for its place, and waits until all have answered or are
-/// gone.
+/// Asks each node the question for its place, and waits until all nodes have answered or are gone.
 fn ask_each<T>(
     authority: &dyn Authority,
     nodes: &[NodeName],
@@ -300,19 +299,19 @@ fn ask_each<T>(
         });
         waited_for.is_empty()
     });
-    // All that have answered have done so by now.
+    // All answers that came are at the authority by now.
     let answer = |asked: Option<mailbox::Pending>| {
         wanted(asked?.wait::<Answer>(authority, Duration::ZERO).ok()?)
     };
     asked.into_iter().map(answer).collect()
 }
 
-/// First memory node that does not answer some of these compute nodes, as they report.
+/// First memory node reported as silent by one of these compute nodes.
 pub fn silent_memory(authority: &dyn Authority, nodes: &[NodeName]) -> Option<NodeName> {
     silent_among(figures(authority, nodes).iter().flatten())
 }
 
-/// First memory node that does not answer a compute node with such figures.
+/// First memory node that is silent according to these figures.
 pub fn silent_among<'a>(said: impl Iterator<Item = &'a Figures>) -> Option<NodeName> {
     let silent = said.fold(0, |all, one| all | one.silent);
     let index = (silent != 0).then(|| silent.trailing_zeros() as u16)?;
@@ -335,12 +334,12 @@ enum Pending {
     Move(Vec<(Vec<u16>, Progress)>),
 }
 
-/// Memory in use, as it is being asked for.
+/// Memory figures that were requested.
 struct MemoryAsked {
     figures: Submitted<MemoryFigures>,
-    /// Rows, if they were asked for.
+    /// Row counts, if requested.
     rows: Option<Submitted<RowCounts>>,
-    /// Time at which rows are not waited for any longer.
+    /// Time after which rows are not waited for.
     rows_until: Nanos,
 }
 
@@ -429,19 +428,19 @@ impl<M: Machines> Operator<M> {
     }
 
     /// Fails if a memory node is silent: ownership is written to all replicas, so a hand-over would
-    /// wait for it.
+    /// wait for the silent node.
     fn check_memory(&self) -> Result<(), String> {
         let silent = self.cluster.silent_memory(self.index);
         let why = |node| Err(format!("memory node {node} does not answer"));
         silent.first().map_or(Ok(()), why)
     }
 
-    /// Memory that was asked for, once it is there.
+    /// Requested memory figures, once available.
     ///
     /// # Errors
     /// A sentence.
     fn memory_of(&self, asked: MemoryAsked) -> Result<Memory, String> {
-        // Numbers of rows that cannot be had, or not in time, are left out.
+        // Row counts that are unavailable, or late, are left out.
         let rows = asked.rows.filter(Submitted::is_finished);
         let rows = rows.and_then(|rows| self.cluster.wait(rows).ok());
         let figures = self.cluster.wait(asked.figures).map_err(|error| error.to_string())?;
@@ -449,7 +448,7 @@ impl<M: Machines> Operator<M> {
     }
 
     fn figures_of(&self, asked: Vec<Submitted<CoordinatorFigures>>) -> Figures {
-        // The counts of a coordinator that has failed do not matter any more.
+        // The counts of a failed coordinator do not matter any more.
         let counted = asked.into_iter().filter_map(|one| self.cluster.wait(one).ok());
         self.figures(counted.collect())
     }
@@ -505,7 +504,7 @@ impl<M: Machines> Operator<M> {
 }
 
 impl Pending {
-    /// Polls what is under way; returns whether all of it is over.
+    /// Polls unfinished work; returns whether all work is over.
     fn is_over(&mut self, now: Nanos) -> bool {
         match self {
             Self::Figures(asked) => asked.iter().all(Submitted::is_finished),
@@ -587,7 +586,7 @@ where
         let answer = match pending {
             pending if !is_over => match (pending, self.check_memory()) {
                 (Pending::Move(_) | Pending::Memory(_), Err(why)) => Answer::Failed(why),
-                // Memory would wait for the silent node.
+                // Memory figures would wait for the silent node.
                 (Pending::State(figures, _), Err(_))
                     if figures.iter().all(Submitted::is_finished) =>
                 {

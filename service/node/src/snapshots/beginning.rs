@@ -1,16 +1,16 @@
-//! The decision with which data a cluster begins, made by compute node 0 with what the hosts of all
-//! compute nodes have. Pure.
+//! The decision with which data a cluster begins, made by compute node 0 from the holdings of all
+//! compute nodes' hosts. Pure.
 //!
 //! # Which snapshot
-//! The newest that any host has or knows of, or none: a cluster that begins with an older one has
-//! lost what was committed between the two, and one that begins afresh has lost everything. So
-//! each of these needs the operator's word ([`IfDamaged`]). The newest is of the latest life, and
-//! has the highest number there.
+//! The newest snapshot present or known on any host, or none: beginning with an older snapshot
+//! loses the commits between the two, and beginning afresh loses all commits. So either choice
+//! needs the operator's consent ([`IfDamaged`]). The newest snapshot is of the latest life, and has
+//! the highest number in that life.
 //!
 //! # Branches
-//! Where the operator has begun with an older snapshot, the newer ones are of an earlier life, and
-//! no longer in the way. Where two lives have begun that know nothing of each other, their
-//! snapshots cannot be compared: nothing begins until those of one life are moved away.
+//! After the operator has begun with an older snapshot, the newer snapshots are of an earlier life,
+//! and no longer in the way. Snapshots of two lives that began independently cannot be compared:
+//! nothing begins until the snapshots of one life are moved away.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,8 +30,9 @@ const FRESH: &str = "--fresh";
 /// Data with which a cluster begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Beginning {
-    /// Snapshots to begin with, the newest first; a later one only if those before are damaged and
-    /// an older one will do. None if it begins with the data of the file.
+    /// Snapshots to begin with, the newest first; a later path is used only if all before it are
+    /// damaged and an older snapshot is allowed. Empty if the cluster begins with the data of the
+    /// file.
     pub paths: Vec<PathBuf>,
     /// The life that begins.
     pub life: SnapshotLife,
@@ -43,17 +44,17 @@ pub struct Beginning {
 pub struct Evidence<'a> {
     /// Holding of compute node 0's host.
     pub own: &'a Holding,
-    /// Holdings that the other compute nodes have told of.
+    /// Holdings that the other compute nodes have reported.
     pub others: &'a [Holding],
-    /// Compute nodes that have told nothing.
+    /// Compute nodes without a report.
     pub silent: &'a [NodeName],
-    /// Snapshots of other nodes that can be read on this host as well.
+    /// Snapshots of other nodes, also readable on this host.
     pub shared: &'a [HeldFile],
     /// Directory of snapshots on this host.
     pub directory: &'a Path,
-    /// The operator's word.
+    /// The operator's choice.
     pub choice: IfDamaged,
-    /// Ids drawn for a new cluster, and for a new life.
+    /// Random ids for a new cluster, and for a new life.
     pub drawn: (u64, u64),
 }
 
@@ -95,8 +96,8 @@ impl Evidence<'_> {
         SnapshotLife { number: number + 1, cluster, id }
     }
 
-    /// Two snapshots that cannot be compared: of two clusters, or of two lives that both followed
-    /// the same one and are the latest.
+    /// Two snapshots that cannot be compared: of two clusters, or of two latest lives with a common
+    /// predecessor.
     fn branches(&self) -> Option<(&HeldFile, &HeldFile, &'static str)> {
         let numbered = || self.held().filter_map(|(_, held)| Some((held, held.rank?.life)));
         let numbered = || numbered().filter(|(_, life)| life.number > 0);
@@ -112,7 +113,7 @@ impl Evidence<'_> {
         Some((first, other, "of two lives of the cluster that know nothing of each other"))
     }
 
-    /// The newest snapshot that is known and not at hand, if it is newer than `best`: where it is.
+    /// Location of the newest snapshot that is known and not at hand, if newer than `best`.
     fn elsewhere(&self, best: Option<Rank>) -> Option<String> {
         let newer = |rank: Option<Rank>| rank > best;
         let theirs = self.others.iter().flat_map(|one| {
@@ -156,7 +157,7 @@ fn in_words(held: &HeldFile) -> String {
     }
 }
 
-/// The way out that costs what was committed: an older snapshot if there is one, or none.
+/// The way out that loses commits: an older snapshot if there is one, or none.
 fn instead(best: Option<&HeldFile>) -> String {
     match best {
         Some(held) => format!(
@@ -174,7 +175,7 @@ fn instead(best: Option<&HeldFile>) -> String {
 /// Decides with which data the cluster begins.
 ///
 /// # Errors
-/// A sentence: data would be lost that may be there, and the operator has not agreed to it.
+/// A sentence: data that may exist would be lost, and the operator has not agreed to the loss.
 pub fn decide(evidence: &Evidence<'_>) -> Result<Beginning, String> {
     let last = evidence.ranks().map(|rank| rank.sequence).max().unwrap_or(0);
     let begin = |paths| Ok(Beginning { paths, life: evidence.next_life(), last });
@@ -201,7 +202,7 @@ pub fn decide(evidence: &Evidence<'_>) -> Result<Beginning, String> {
         ));
     }
     let lived = evidence.lived();
-    // A file that nothing can be said of may be the newest; it is read, and found damaged.
+    // A file without a rank may be the newest; it is read, and found damaged.
     let is_known = best.is_none_or(|held| held.rank.is_some());
     let rank = best.and_then(|held| held.rank);
     if let (Some(whence), true) = (evidence.elsewhere(rank), (strict && is_known) || best.is_none())

@@ -1,5 +1,5 @@
-//! Digest of a snapshot's content: two are equal if all of their tables and the application's rows
-//! are, but for the time by which records of calls expire.
+//! Digest of a snapshot's content: two digests are equal if all tables and the application's rows
+//! are equal, but for the time by which records of calls expire.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,12 +9,12 @@ use std::path::Path;
 use lotus::{PrimaryKey, SnapshotError, SnapshotVisitor, TableSpec, read_snapshot};
 use lotus_server::is_call_time;
 
-/// Number of rows of a snapshot, and a sum of hashes over all of them.
+/// Number of rows of a snapshot, and a sum of hashes over all rows.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Digest {
     rows: u64,
     sum: u64,
-    /// Table whose rows come next; `None` once the file is read.
+    /// Table of the following rows; `None` once the file is read.
     table: Option<TableSpec>,
 }
 
@@ -30,7 +30,7 @@ impl SnapshotVisitor for Digest {
         if is_call_time(&table.name, &key) {
             return Ok(());
         }
-        // Nodes of trees get other numbers in a restore: only what they hold is content.
+        // A restore renumbers the nodes of trees: only the rows in the nodes are content.
         table.for_each_row(&key, value, &mut |key, value| {
             let mut hasher = DefaultHasher::new();
             (&table.name, key, value).hash(&mut hasher);

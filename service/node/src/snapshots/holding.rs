@@ -1,13 +1,13 @@
-//! What the host of a compute node has of the cluster's earlier lives: snapshots, and a mark.
+//! Remains of the cluster's earlier lives on the host of a compute node: snapshots, and a mark.
 //!
 //! # The mark
-//! A small file in the state directory, one for each compute node of the host. It says that the
-//! cluster has lived, and which snapshot was the newest that the node knew of, wherever it is. So
-//! an empty directory of snapshots is told from a cluster that never lived, and an old snapshot
-//! from the newest one.
+//! A small file in the state directory, for each compute node of the host. The mark says that the
+//! cluster has lived, and names the newest snapshot known to the node, on any host. So an empty
+//! directory of snapshots can be told from a cluster that never lived, and an old snapshot from the
+//! newest.
 //!
 //! # What it is not
-//! A decision: compute node 0 makes that, with what all hosts have said ([`super::beginning`]).
+//! A decision: compute node 0 decides, from the reports of all hosts ([`super::beginning`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::config::name::NodeName;
 
 /// Extension of marks.
 const EXTENSION: &str = "lived";
-/// Largest number of snapshots that a node tells of, the newest first.
+/// Largest number of snapshots that a node reports, the newest first.
 const MOST_TOLD: usize = 64;
 
 /// A snapshot in a directory.
@@ -33,29 +33,29 @@ const MOST_TOLD: usize = 64;
 pub struct HeldFile {
     /// Path of the file, on its host.
     pub path: PathBuf,
-    /// Its place among the others; `None` if neither head nor name tells.
+    /// Rank of the snapshot; `None` if neither head nor name is readable.
     pub rank: Option<Rank>,
-    /// Date at which it was begun, in words; empty if the head cannot be read.
+    /// Date at which the snapshot was begun, in words; empty if the head cannot be read.
     pub time: String,
 }
 
-/// The newest snapshot that a node knew of, on whichever host it is.
+/// The newest snapshot known to a node, on any host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KnownSnapshot {
-    /// Its place among the others.
+    /// Rank of the snapshot.
     pub rank: Rank,
-    /// Node that took it, or restored it.
+    /// Node that took or restored the snapshot.
     pub node: NodeName,
-    /// Path of the file, on the host of that node.
+    /// Path of the file, on the host of the node.
     pub path: PathBuf,
 }
 
 /// Mark of a cluster that has served.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lived {
-    /// Its last life.
+    /// The cluster's last life.
     pub life: SnapshotLife,
-    /// The newest snapshot; `None` if the life began afresh, and took none.
+    /// The newest snapshot; `None` if the life began afresh, and took no snapshot.
     pub newest: Option<KnownSnapshot>,
 }
 
@@ -95,7 +95,7 @@ impl Lived {
         Ok(latest)
     }
 
-    /// Writes the mark of a node: either all of it is new, or the old one stays.
+    /// Writes the mark of a node: all of the file is new, or the old mark stays.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -106,7 +106,7 @@ impl Lived {
     }
 }
 
-/// Snapshots and mark that the host of a compute node has of earlier lives.
+/// Snapshots and mark of earlier lives on the host of a compute node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Holding {
     /// The compute node.
@@ -122,7 +122,7 @@ fn key(node: NodeName) -> String {
 }
 
 impl Holding {
-    /// Looks at this host.
+    /// Reads the snapshots and marks of this host.
     ///
     /// # Errors
     /// A sentence: a directory cannot be read.
@@ -133,7 +133,7 @@ impl Holding {
         Ok(Self { node, held, lived: Lived::read(state)? })
     }
 
-    /// Tells the other nodes.
+    /// Publishes the holding for the other nodes.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -143,7 +143,7 @@ impl Holding {
         records::write(authority, &key(self.node), &told).map(drop)
     }
 
-    /// Holdings that these nodes have told of, by node.
+    /// Holdings that these nodes have published, by node.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].

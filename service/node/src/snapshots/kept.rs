@@ -1,13 +1,13 @@
-//! The files of a directory of snapshots: their names, their order, and which of them stay.
+//! The files of a directory of snapshots: names, order, and pruning.
 //!
 //! # What it is
-//! The life and the number in a file's head decide, not its name; if the head cannot be read, the
-//! name has to do. A file with neither counts as the newest, since it may be: the cluster then
-//! begins with an older one only if the operator says so.
+//! The life and the number in a file's head determine its rank, not its name; if the head cannot be
+//! read, the name does. A file with neither counts as the newest, since it may be: the cluster then
+//! begins with an older file only if the operator says so.
 //!
 //! # What is removed
-//! Files that are older than the newest `keep` *whole* ones, each of which was read to its end
-//! first. A damaged file neither counts nor takes the place of a whole one, so the newest whole one
+//! Files older than the newest `keep` *whole* files; wholeness is checked by reading a file to its
+//! end. A damaged file neither counts nor takes the place of a whole file, so the newest whole file
 //! always stays.
 
 use std::cmp::Reverse;
@@ -30,14 +30,14 @@ use super::{Snapshot, date};
 /// Extension of the names of snapshots.
 const EXTENSION: &str = "snapshot";
 
-/// Order of a file among the others: its life, its number, then its timestamp.
+/// Order of the files: life, number, then timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Rank {
-    /// Life in which it was taken; that of the file's format where lives were not counted.
+    /// Life in which the snapshot was taken; the default life if the file's format has no lives.
     pub life: SnapshotLife,
     /// Number of the snapshot.
     pub sequence: u64,
-    /// Its timestamp; 0 if only its name is known.
+    /// Timestamp of the snapshot; 0 if only its name is known.
     pub timestamp: u64,
 }
 
@@ -48,8 +48,8 @@ impl Rank {
     }
 }
 
-/// Name of a snapshot: its number, the date at which it was begun, and its life: number, id of the
-/// cluster, id of the life. So files of two lives never have one name.
+/// Name of a snapshot: sequence number, start date, and life: number, id of the cluster, id of the
+/// life. So files of different lives never share a name.
 pub(super) fn name(label: SnapshotLabel) -> String {
     let SnapshotLabel { life, sequence, taken } = label;
     let SnapshotLife { number, cluster, id } = life;
@@ -60,8 +60,8 @@ pub(super) fn name(label: SnapshotLabel) -> String {
     }
 }
 
-/// Rank by file name: one of `name`, or a timestamp alone, the old name of snapshots without a
-/// label. `None` for any other.
+/// Rank by file name: a name made by `name`, or a timestamp alone, the old name of snapshots
+/// without a label. `None` for any other name.
 pub fn rank_by_name(path: &Path) -> Option<Rank> {
     let stem = path.file_stem()?.to_str()?;
     let Some((sequence, rest)) = stem.split_once('-') else {
@@ -71,13 +71,13 @@ pub fn rank_by_name(path: &Path) -> Option<Rank> {
     Some(Rank { life, sequence: sequence.parse().ok()?, timestamp: 0 })
 }
 
-/// The life in a name, behind its number.
+/// The life in a name, behind the snapshot's number.
 fn life_by_name(rest: &str) -> Option<SnapshotLife> {
     let mut parts = rest.rsplit('-');
     let id = u64::from_str_radix(parts.next()?, 16).ok()?;
     let cluster = u64::from_str_radix(parts.next()?, 16).ok()?;
     let number = parts.next()?.parse().ok()?;
-    // The date's three parts are left.
+    // Three parts, of the date, are left.
     (parts.count() == 3).then_some(SnapshotLife { number, cluster, id })
 }
 
@@ -89,14 +89,14 @@ fn rank(path: &Path) -> Option<Rank> {
     head(path).map(|head| Rank::of(&head)).or_else(|| rank_by_name(path))
 }
 
-/// A file as its head, or else its name, describes it.
+/// Describes a file by its head, or else by its name.
 pub fn held(path: PathBuf) -> HeldFile {
     let head = head(&path);
     let time = head.map_or(String::new(), |head| date(head.label.taken.0));
     HeldFile { rank: head.map(|head| Rank::of(&head)).or_else(|| rank_by_name(&path)), time, path }
 }
 
-/// All snapshots of a directory as their heads describe them, the newest first.
+/// All snapshots of a directory, described by their heads or names, the newest first.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -135,7 +135,7 @@ pub(super) fn newest_taken(directory: &Path) -> Option<Nanos> {
     all(directory).ok()?.into_iter().find_map(head).map(|head| head.label.taken)
 }
 
-/// Highest number in a directory; 0 if there is none.
+/// Highest number in a directory; 0 if it has no snapshot.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -152,7 +152,7 @@ pub(super) fn check(path: &Path) -> Result<SnapshotInfo, SnapshotError> {
     read_snapshot(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut ())
 }
 
-/// Removes the snapshots that are older than the newest `keep` whole ones.
+/// Removes the snapshots that are older than the newest `keep` whole snapshots.
 ///
 /// # Errors
 /// The directory cannot be read, or a file not be removed.
@@ -162,7 +162,7 @@ pub(super) fn check(path: &Path) -> Result<SnapshotInfo, SnapshotError> {
 pub(super) fn prune(files: &dyn Files, directory: &Path, keep: usize) -> io::Result<()> {
     assert!(keep > 0, "the newest whole one always stays");
     let all = all(directory)?;
-    // Checked first, since reading takes as long as a snapshot is large.
+    // Checked first, since reading a snapshot takes as long as it is large.
     if all.len() <= keep {
         return Ok(());
     }
@@ -179,8 +179,8 @@ pub(super) fn prune(files: &dyn Files, directory: &Path, keep: usize) -> io::Res
     Ok(())
 }
 
-/// Error message: why a cluster does not begin when its newest snapshot has this error. Names what
-/// it could begin with instead.
+/// Error message: why a cluster does not begin when its newest snapshot has this error. Names the
+/// snapshot that the cluster could begin with instead.
 pub(super) fn refusal(all: &[PathBuf], error: &SnapshotError) -> String {
     let (newest, older) = all.split_first().expect("there is one that has the error");
     let newest = newest.display();

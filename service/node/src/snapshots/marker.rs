@@ -1,8 +1,8 @@
-//! The mark that a compute node leaves on its host: that the cluster has lived, and its newest
-//! snapshot, wherever that is ([`super::holding`]).
+//! A compute node's mark on its host: that the cluster has lived, and the newest snapshot, on any
+//! host ([`super::holding`]).
 //!
-//! A node writes it before it serves, and again when it learns of a newer snapshot. A snapshot is
-//! reported as taken only when the other nodes can learn of it.
+//! A node writes the mark before it serves, and again when it learns of a newer snapshot. A
+//! snapshot is reported as taken only when the other nodes can learn of it.
 
 use std::path::{Path, PathBuf};
 
@@ -19,10 +19,10 @@ use crate::config::name::NodeName;
 
 /// Key of the newest snapshot that was taken in this life ([`KnownSnapshot`]).
 const TAKEN: &str = "snapshots/taken";
-/// Looks of the daemon between two at the newest snapshot.
+/// Number of daemon polls between two looks at the newest snapshot.
 const LOOKS: u32 = 10;
 
-/// Tells all nodes of a snapshot that is whole and on the disk.
+/// Tells all nodes of a whole snapshot on the disk.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -53,17 +53,17 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// Creates the part of a node with the state directory `state`.
+    /// Creates the marker of a node with the state directory `state`.
     pub fn new(node: NodeName, state: &Path) -> Self {
         Self { node, state: state.to_owned(), written: None, looks: 0 }
     }
 
-    /// Writes the mark, if it is not up to date.
+    /// Writes the mark, unless it is up to date.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
     pub fn write(&mut self, authority: &dyn Authority) -> Result<(), AuthorityError> {
-        // The cluster's founder writes it where it takes snapshots.
+        // The cluster's founder writes the life if the cluster takes snapshots.
         let Some(life) = records::read::<SnapshotLife>(authority, LIFE)?.1 else { return Ok(()) };
         let restored = records::read::<Snapshot>(authority, RESTORED)?.1;
         let restored = restored.map(|restored| known(NodeName::compute(0), &restored));
@@ -92,7 +92,7 @@ impl Look for Marker {
     }
 
     fn end(&mut self, authority: &dyn Authority) {
-        // The mark is as it was, should the authority have gone first.
+        // If the authority has gone first, the mark stays as it was.
         let _ = self.write(authority);
     }
 }

@@ -1,26 +1,26 @@
-//! The snapshots of a cluster: files in a directory; the cluster begins with the newest of them.
+//! The snapshots of a cluster: files in a directory; the cluster begins with the newest.
 //!
 //! # What it is
-//! A new snapshot is written beside the others under a temporary name, and gets its final name last
-//! ([`lotus_files`]); then the oldest are removed, until as many whole ones are left as the
-//! cluster's file says ([`kept`]). Each also holds the application's values at the authority
-//! ([`Notes`]).
+//! A new snapshot is written beside the existing files under a temporary name, and gets its final
+//! name last ([`lotus_files`]); then the oldest files are removed, until as many whole snapshots
+//! are left as the cluster's file says ([`kept`]). Each snapshot also holds the application's
+//! values at the authority ([`Notes`]).
 //!
-//! # Which one is the newest
-//! Of the latest life the snapshot with the highest sequence number. The number is drawn when the
-//! snapshot's timestamp is, from a counter at the authority: within a life the order of numbers is
-//! that of timestamps. A cluster counts on from the highest number of its earlier lives. Neither a
-//! timestamp nor a date decides: timestamps of a life may run ahead of the clock, and the clock may
-//! be set back.
+//! # Which snapshot is the newest
+//! Of the latest life, the snapshot with the highest sequence number. The number is drawn together
+//! with the snapshot's timestamp, from a counter at the authority: within a life the order of
+//! numbers is the order of timestamps. A cluster counts on from the highest number of its earlier
+//! lives. Neither timestamps nor dates decide: timestamps of a life may run ahead of the clock, and
+//! the clock may be set back.
 //!
-//! # Which one a cluster begins with
-//! Compute node 0 asks all compute nodes what their hosts have ([`holding`]) and decides
-//! ([`beginning`]). Each node marks on its host that the cluster has lived, and its newest snapshot
+//! # Which snapshot a cluster begins with
+//! Compute node 0 asks all compute nodes for the holdings of their hosts ([`holding`]) and decides
+//! ([`beginning`]). Each node marks on its host that the cluster has lived, and the newest snapshot
 //! ([`marker`]).
 //!
 //! # What it is not
-//! A transfer between hosts. A snapshot is on the host of the compute node that took it, and is
-//! restored from that of compute node 0, or from any that its host can read.
+//! A transfer between hosts. A snapshot stays on the host of the node that took the snapshot, and
+//! is restored from compute node 0's host, or from any directory readable there.
 
 pub mod beginning;
 mod digest;
@@ -57,11 +57,11 @@ pub use digest::Digest;
 use kept::Rank;
 use struck::Struck;
 
-/// Prefix of the name of a snapshot that is being written.
+/// Prefix of the name of an unfinished snapshot.
 const UNFINISHED: &str = "next-";
 /// Key of the snapshot that the cluster has begun with.
 const RESTORED: &str = "snapshots/restored";
-/// Time for which an authority that does not answer is asked again.
+/// Time for which a silent authority is asked again.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Key of the snapshot that was begun last ([`Last`]).
 const LAST: &str = "snapshots/last";
@@ -75,12 +75,12 @@ pub struct Snapshot {
     pub path: PathBuf,
     /// Sequence number among the snapshots of the cluster, across its lives.
     pub sequence: u64,
-    /// Life of the cluster in which it was taken.
+    /// Life of the cluster in which the snapshot was taken.
     #[serde(default)]
     pub life: SnapshotLife,
     /// Snapshot timestamp: commits up to it are in the snapshot. May be ahead of the clock.
     pub timestamp: u64,
-    /// Date, by the clock, at which it was begun.
+    /// Date, by the clock, at which the snapshot was begun.
     pub time: String,
     /// Number of tables.
     pub tables: u32,
@@ -88,7 +88,7 @@ pub struct Snapshot {
     pub rows: u64,
     /// Size of the file.
     pub bytes: u64,
-    /// Newer files that the cluster did not begin with, each with the reason.
+    /// Newer files that were skipped at the beginning, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }
@@ -104,8 +104,8 @@ pub struct Last {
 
 impl Last {
     /// Next number, for this timestamp; `there` is the highest number in the directory. `None` if a
-    /// snapshot of a later timestamp was begun already, or numbers are used up. Two of the same
-    /// timestamp have the same rows.
+    /// snapshot of a later timestamp was already begun, or numbers are used up. Two snapshots of
+    /// the same timestamp have the same rows.
     pub fn next(self, there: u64, timestamp: u64) -> Option<Self> {
         let sequence = self.sequence.max(there).checked_add(1)?;
         (timestamp >= self.timestamp).then_some(Self { sequence, timestamp })
@@ -120,7 +120,7 @@ impl Snapshot {
         Self { path, sequence, life, timestamp, time, tables, rows, bytes, left_out: Vec::new() }
     }
 
-    /// Place among the other snapshots.
+    /// Rank among all snapshots.
     pub fn rank(&self) -> Rank {
         let &Self { life, sequence, timestamp, .. } = self;
         Rank { life, sequence, timestamp }
@@ -151,7 +151,7 @@ fn date(nanos: u64) -> String {
 }
 
 impl Snapshots {
-    /// Time since the newest snapshot on this host was taken, if there is one.
+    /// Time since the newest snapshot on this host was taken, if any.
     pub fn newest_age(&self, now: Nanos) -> Option<Duration> {
         kept::newest_taken(&self.directory).map(|taken| now.since(taken))
     }
@@ -164,8 +164,8 @@ impl Snapshots {
         kept::all(&self.directory)
     }
 
-    /// Snapshot files of the directory, the newest first, each with its content or its error. One
-    /// that is removed meanwhile is left out.
+    /// Snapshot files of the directory, the newest first, each with its content or its error. A
+    /// file that is removed meanwhile is left out.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -177,7 +177,7 @@ impl Snapshots {
         Ok(self.paths()?.into_iter().filter_map(read).collect())
     }
 
-    /// Takes a snapshot of a running cluster, and removes those that are too old.
+    /// Takes a snapshot of a running cluster, and removes snapshots that are too old.
     ///
     /// # Errors
     /// A sentence; the directory is then as it was.
@@ -219,8 +219,8 @@ impl Snapshots {
         Ok(taken)
     }
 
-    /// Registers a snapshot of this timestamp as the last one, with the next number. If an answer
-    /// of the authority is lost, a number may be left out.
+    /// Registers a snapshot of this timestamp as the last, with the next number. If an answer of
+    /// the authority is lost, a number may be skipped.
     fn label(
         &self,
         authority: &dyn Authority,
@@ -243,12 +243,12 @@ impl Snapshots {
         Ok(SnapshotLabel { life: life.unwrap_or_default(), sequence, taken: Env::real(0).now() })
     }
 
-    /// Fills a new cluster with the newest snapshot that it is to begin with, if there are any, and
-    /// publishes at the authority which one it was.
+    /// Fills a new cluster with the newest snapshot of `beginning`, if any, and publishes the
+    /// restored snapshot at the authority.
     ///
     /// # Errors
-    /// A sentence: the newest is not whole, and no older one is to be used instead; none is whole;
-    /// or the cluster has no room for it.
+    /// A sentence: the newest snapshot is not whole, and no older snapshot is to be used instead;
+    /// no snapshot is whole; or the cluster has no room for the snapshot.
     pub fn restore<M: Machines>(
         &self,
         cluster: &Cluster<M>,

@@ -1,9 +1,10 @@
-//! Bytes that wait to be written to one connection, and the budget that connections share for them.
+//! Bytes queued for writing to one connection, and the budget that connections share for them.
 //!
 //! An [`Outbox`] counts the bytes that its peer has not taken, from the push to the socket. A
 //! server also counts the requests that it keeps for the peer, and gives all connections of a
-//! coordinator one [`Budget`]. Neither refuses anything: a connection that has used up its share is
-//! not read until the peer has taken what is there (`Receiver::is_ready`).
+//! coordinator one [`Budget`]. Neither the outbox nor the budget refuses anything: the loop stops
+//! reading from a connection that has used up its share until the peer has taken the queued bytes
+//! (`Receiver::is_ready`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes.
+    /// Creates a budget of `limit` bytes.
     pub const fn new(limit: usize) -> Self {
         Self { held: AtomicUsize::new(0), limit }
     }
@@ -39,11 +40,11 @@ impl Budget {
     }
 }
 
-/// Messages that wait to be written. Any thread may append to it.
+/// Queue of messages to be written. Any thread may append messages.
 #[derive(Debug, Default)]
 pub struct Outbox {
     state: Mutex<Waiting>,
-    /// Bytes pushed and not taken by the socket.
+    /// Bytes pushed and not yet taken by the socket.
     unsent: AtomicUsize,
     /// Bytes of requests that are kept for the peer.
     kept: AtomicUsize,
@@ -55,10 +56,10 @@ struct Waiting {
     bytes: Vec<u8>,
     /// Number of messages in `bytes`.
     messages: usize,
-    /// The loop, if it waits for bytes.
+    /// Waker of the loop while the loop waits for bytes.
     waker: Option<Waker>,
     closed: bool,
-    /// Whether to end without writing what is queued.
+    /// Whether the loop ends without writing the queued bytes.
     cut: bool,
 }
 
@@ -67,13 +68,13 @@ struct Waiting {
 pub struct Closed;
 
 impl Outbox {
-    /// An outbox that counts its bytes in `budget` as well.
+    /// Creates an outbox whose bytes also count in `budget`.
     pub fn within(budget: Arc<Budget>) -> Self {
         let (state, unsent, kept) = Default::default();
         Self { state, unsent, kept, budget: Some(budget) }
     }
 
-    /// Appends the message that `write` appends.
+    /// Appends the message that `write` writes.
     ///
     /// # Errors
     /// [`Closed`]; `write` is then not called.
@@ -86,23 +87,24 @@ impl Outbox {
         write(&mut state.bytes);
         let more = state.bytes.len() - before;
         state.messages += 1;
-        // Under the lock, so that no byte is written before it is counted.
+        // Under the lock, so that every byte is counted before it is written.
         self.count(&self.unsent, more);
         wake(state);
         Ok(())
     }
 
-    /// Bytes of messages that the socket has not taken since they were pushed.
+    /// Returns the number of bytes pushed but not yet taken by the socket.
     pub fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Unsent bytes, and those of requests that are kept for the peer.
+    /// Returns the number of unsent bytes, plus the bytes of requests kept for the peer.
     pub fn held(&self) -> usize {
         self.unsent() + self.kept.load(Ordering::Relaxed)
     }
 
-    /// Counts a request that is kept until it is answered, and then [released](Self::release).
+    /// Counts the bytes of a request; [release](Self::release) ends the count once the request is
+    /// answered.
     pub fn keep(&self, bytes: usize) {
         self.count(&self.kept, bytes);
     }
@@ -112,29 +114,29 @@ impl Outbox {
         self.discount(&self.kept, bytes);
     }
 
-    /// The budget that this outbox is counted in.
+    /// The budget in which this outbox is counted.
     pub fn budget(&self) -> Option<&Budget> {
         self.budget.as_deref()
     }
 
-    /// Refuses further messages. The loop ends when what is queued has been written.
+    /// Refuses further messages. The loop ends once the queued messages are written.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         wake(state);
     }
 
-    /// Refuses further messages, and ends the loop at once, whatever has not been written.
+    /// Refuses further messages, and ends the loop at once, without writing the rest of the queue.
     pub fn cut(&self) {
         let mut state = self.lock();
         (state.closed, state.cut) = (true, true);
         wake(state);
     }
 
-    /// Number of queued messages, once there are any.
+    /// Waits for queued messages and returns their number.
     ///
     /// # Errors
-    /// [`Closed`] if no more will come, or all is cut.
+    /// [`Closed`] if the outbox is closed and empty, or cut.
     pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<usize, Closed>> {
         let mut state = self.lock();
         if !state.cut && !state.bytes.is_empty() {
@@ -148,7 +150,7 @@ impl Outbox {
         Poll::Pending
     }
 
-    /// Ready once the queue is cut; until then the loop is woken for that.
+    /// Ready once the queue is cut; until then the cut wakes the loop.
     pub(super) fn poll_cut(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.cut {
@@ -158,7 +160,7 @@ impl Outbox {
         Poll::Pending
     }
 
-    /// Exchanges what is queued for an empty buffer.
+    /// Exchanges the queued bytes for an empty buffer.
     pub(super) fn swap(&self, empty: &mut Vec<u8>) {
         let mut state = self.lock();
         std::mem::swap(&mut state.bytes, empty);
@@ -170,7 +172,7 @@ impl Outbox {
         self.discount(&self.unsent, bytes);
     }
 
-    /// Drops what was not written and refuses further messages: the loop has ended.
+    /// Drops the unwritten bytes and refuses further messages: the loop has ended.
     pub(super) fn give_up(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -210,7 +212,7 @@ impl Drop for Outbox {
     }
 }
 
-/// Wakes the loop without holding the lock that it will want.
+/// Wakes the loop after releasing the lock, because the loop takes the same lock.
 fn wake(mut state: MutexGuard<'_, Waiting>) {
     let waker = state.waker.take();
     drop(state);

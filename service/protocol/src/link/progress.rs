@@ -1,9 +1,9 @@
-//! Judges whether a peer keeps up, by the bytes moved in an interval and not by when it last moved
-//! any: a peer that takes or sends a byte now and then is as slow as one that does nothing.
+//! Judges a peer's speed by the bytes moved in an interval and not by the time since the last byte
+//! moved: a peer that takes or sends a byte now and then is as slow as a peer that does nothing.
 //!
-//! Pure: the loop says how far both directions are when an interval begins and when it ends. An
-//! interval begins only while a peer owes something, so an idle connection has no timer, and a busy
-//! one has one for each interval and not one for each write.
+//! Pure: the loop passes the positions of both directions at the beginning and at the end of an
+//! interval. An interval begins only while a peer owes something, so an idle connection has no
+//! timer, and a busy connection has a timer per interval and not per write.
 
 use std::fmt;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl fmt::Display for Patience {
 pub(super) struct Position {
     /// Bytes that have moved since the connection began.
     pub(super) moved: u64,
-    /// Bytes that the peer owes now; zero if it is not waited for.
+    /// Bytes that the peer owes now; zero if this side is not waiting for the peer.
     pub(super) owed: usize,
 }
 

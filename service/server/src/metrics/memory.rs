@@ -1,5 +1,5 @@
-//! Metrics of memory: the use of each memory node, replica group and table, the slots that are free
-//! at this compute node, and the number of rows.
+//! Metrics of memory: the use of memory nodes, replica groups and tables, the slots free at this
+//! compute node, and the number of rows.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use prometheus_client::registry::Unit;
 use crate::exposition::{LabelValue, gauge};
 use crate::node::NodeServer;
 
-/// Longest time for which counts of rows are reused: coordinator 0 reads up to 2 MiB for each table
-/// and replica group to make them.
+/// Longest time for which counts of rows are reused: to count rows, coordinator 0 reads up to 2 MiB
+/// for each table and replica group.
 const ROWS_AGE: Duration = Duration::from_secs(10);
 
 /// Figures of memory in use, and of rows.
@@ -27,10 +27,10 @@ pub(super) struct Memory {
 /// A figure of a table.
 type OfTable = fn(&TableMemory) -> u64;
 
-/// Reads the figures; `None` if a memory node that is in use cannot be read now.
+/// Reads the figures; `None` if a memory node in use cannot be read now.
 pub(super) async fn look(node: &NodeServer) -> Option<Memory> {
     let host = node.host();
-    // A verb to such a node may take seconds to fail.
+    // A verb to a silent node may take seconds to fail.
     if !host.silent_memory(node.index).is_empty() {
         return None;
     }
@@ -80,7 +80,7 @@ pub(super) fn encode(
     gauge(encoder, "table_rows_age_seconds", help, rows.age.as_secs_f64())
 }
 
-/// Encodes which of so many memory nodes answer the node.
+/// Encodes for each of `nodes` memory nodes whether the memory node answers the compute node.
 pub(super) fn encode_answers(
     encoder: &mut DescriptorEncoder<'_>,
     nodes: usize,
@@ -92,7 +92,7 @@ pub(super) fn encode_answers(
     gauges(encoder, ("memory_node_answers", None), help, "memory_node", &values)
 }
 
-/// Encodes what memory nodes and replica groups have.
+/// Encodes the memory of memory nodes and replica groups.
 fn pool(encoder: &mut DescriptorEncoder<'_>, figures: &MemoryFigures) -> fmt::Result {
     let nodes = |of: fn(&NodeMemory) -> u64| -> Vec<(String, u64)> {
         let in_use = (0..).zip(&figures.nodes);

@@ -1,4 +1,4 @@
-//! Checks of the addresses in a file: where they may be written, and their values.
+//! Checks of the addresses in a file: permitted fields, and values.
 
 use lotus_authority::remote::Security;
 use toml::Spanned;
@@ -7,12 +7,12 @@ use super::{FabricName, Reader, Written};
 use crate::config::address::{Advertised, HostPort};
 use crate::config::error::FileError;
 
-/// Whether other hosts may reach the address, as far as can be told without a look-up.
+/// Whether other hosts may reach the address, as far as known without a look-up.
 pub(super) fn is_far(at: &HostPort) -> bool {
     !at.ip().is_some_and(|ip| Security::PlainOnLoopback.allows(ip))
 }
 
-/// Address with its optional place to listen; `None` if no address is written.
+/// Address with an optional listening address; `None` if no address is written.
 pub(super) fn advertised(
     address: &Option<Spanned<HostPort>>,
     bind: &Option<Spanned<HostPort>>,
@@ -22,12 +22,12 @@ pub(super) fn advertised(
 }
 
 impl Reader<'_> {
-    /// Checks that addresses are written only where they may be, and each only once.
+    /// Checks that addresses are written only in permitted fields, and not repeated.
     pub(super) fn check_addresses(&self, written: &Written) -> Result<(), FileError> {
         let shm = *written.fabric.as_ref() == FabricName::Shm;
         let memory = written.memory_node.iter().map(Spanned::as_ref);
         let compute = written.compute_node.iter().map(Spanned::as_ref);
-        // Each address is paired with the one to listen at instead.
+        // Pairs of an address and the address to listen at instead.
         let memory = memory.map(|node| (&node.address, &node.bind));
         let of_tcp = memory.chain(compute.clone().map(|node| (&node.address, &node.bind)));
         let of_tcp = of_tcp.chain([(&written.authority, &written.authority_bind)]);

@@ -1,4 +1,4 @@
-//! What a cluster file allows applications: table `[clients]`.
+//! Rights and limits of applications in a cluster file: table `[clients]`.
 
 use lotus_server::Limits;
 use serde::Deserialize;
@@ -6,26 +6,26 @@ use toml::Spanned;
 
 use super::{FileError, Reader, Settings, Written};
 
-/// Part of a coordinator's coroutines that is for interactive transactions and scans, unless the
-/// file says otherwise.
+/// Default divisor of a coordinator's coroutines: the quotient is for interactive transactions and
+/// scans.
 const INTERACTIVE_PART: u64 = 4;
 /// Coroutines of a coordinator that are not for interactive transactions: at least one for calls,
 /// and one for the engine's own work.
 const OTHER_COROUTINES: u64 = 2;
-/// Most clients that a compute node can be told to take.
+/// Maximum setting of a compute node's connected clients.
 const MOST_CONNECTIONS: u64 = 1 << 20;
 
-/// Rights and places of applications.
+/// Rights and limits of applications.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applications {
-    /// Whether they may create tables.
+    /// Whether applications may create tables.
     pub create_tables: bool,
-    /// Whether they may drop tables, except those of the file.
+    /// Whether applications may drop tables, except the tables of the file.
     pub drop_tables: bool,
-    /// Interactive transactions and scans that may be open on each coordinator. Calls get the other
-    /// coroutines, but for one.
+    /// Maximum of open interactive transactions and scans on each coordinator. Calls get the other
+    /// coroutines except one.
     pub interactive: usize,
-    /// Clients that may be connected to each compute node.
+    /// Maximum of connected clients at each compute node.
     pub connections: usize,
 }
 
@@ -39,8 +39,8 @@ pub(super) struct WrittenClients {
 }
 
 impl Reader<'_> {
-    /// Reads table `[clients]`. Settings that only a cluster with client addresses can have are
-    /// refused in others.
+    /// Reads table `[clients]`. Settings that need client addresses are refused in a cluster
+    /// without client addresses.
     pub(super) fn applications(
         &self,
         written: &Written,
@@ -61,7 +61,7 @@ impl Reader<'_> {
         let connections = Limits::default().connections as u64;
         let connections = self.number(&clients.connections, connections, most, "connections")?;
         let coroutines = settings.coroutines as u64;
-        // Without client addresses there may be fewer coroutines, and nothing to divide.
+        // Without client addresses fewer coroutines are allowed, and no division is needed.
         let most = coroutines.saturating_sub(OTHER_COROUTINES).max(1);
         let usual = (coroutines / INTERACTIVE_PART).clamp(1, most);
         let interactive = self.number(&clients.interactive, usual, 1..=most, "interactive")?;

@@ -1,4 +1,4 @@
-//! What a cluster file says of the engine: sizes, the lease, the lock system.
+//! Engine settings of a cluster file: sizes, the lease, the lock system.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::config::settings::{LOCKS, lock_name, lock_table_bytes, memory_bytes};
 
 /// Maximum number of nodes of either kind.
 const MAX_NODES: usize = 64;
-/// Interval at which compute nodes compare their loads (LOTUS §4.3).
+/// Interval of load comparisons between compute nodes (LOTUS §4.3).
 const BALANCE: Duration = Duration::from_millis(100);
 /// Shortest lease that a real cluster may have, in milliseconds.
 const MIN_LEASE_MS: u64 = 20;
@@ -68,7 +68,7 @@ impl Reader<'_> {
         named.ok_or_else(|| self.wrong(name.span(), &why()))
     }
 
-    /// Only the owner of a lock learns of writers, so there is no cache with other locks.
+    /// Only the owner of a lock learns of writers, so lock systems without owners have no cache.
     fn version_table_cache(&self, written: &Written, locks: LockKind) -> Result<usize, FileError> {
         let field = &written.version_table_cache;
         let default = if locks == LockKind::Lotus { CACHE } else { 0 };
@@ -99,8 +99,8 @@ impl Reader<'_> {
         Ok(is_on.then_some(BALANCE))
     }
 
-    /// Checks the settings as the engine does: each is valid by itself. The line of `locks` is
-    /// named if the engine would have them with LOTUS's locks.
+    /// Runs the engine's check on the combination of settings. The error names the line of `locks`
+    /// if the engine would accept the settings with LOTUS's locks.
     pub(super) fn check_engine(
         &self,
         written: &Written,
