@@ -13,7 +13,8 @@ const VIOLATED: i32 = 1;
 
 /// A history that the checker is tested with.
 fn fixture(name: &str) -> String {
-    let path = format!("{}/../proof/checker/tests/histories/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+    let path =
+        format!("{}/../proof/checker/tests/histories/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
     assert!(Path::new(&path).exists(), "there is no {name}");
     path
 }

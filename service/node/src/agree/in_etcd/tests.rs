@@ -1,6 +1,6 @@
 //! Tests against a real server (Debian's `etcd-server`).
 
-#[path = "../../../../authority/tests/common/mod.rs"]
+#[path = "../../../../../authority/tests/common/mod.rs"]
 mod common;
 
 use std::sync::atomic::AtomicU64;
