@@ -1,20 +1,20 @@
-//! Verbs that the initiator carries out itself, as copies: the part that `local` and `shm` share.
+//! Verbs that the initiator carries out as copies: the part that `local` and `shm` share.
 //!
 //! # What it is
-//! An [`Initiator`] is the verb side of one lane. A posted batch is only *queued*; it takes effect
-//! when the lane is polled, after every other coroutine has run. The poll goes through the whole
-//! queue twice. First it finds the words that each verb moves, checks them and prefetches them, so
-//! that the processor waits for many cache lines and address translations at once: memory latency
-//! is hidden the way network latency is. Then it copies, which cannot fail any more.
+//! An [`Initiator`] is the verb side of one lane. A posted batch is only *queued*; its verbs take
+//! effect when the lane is polled, after every other coroutine has run. The poll goes through the
+//! whole queue twice. The first pass finds, checks and prefetches the words that each verb moves,
+//! so that the processor waits for many cache lines and address translations at once: memory
+//! latency is hidden like network latency. The second pass copies and cannot fail.
 //!
 //! # What it is not
-//! It does not know where the memory comes from, which process may map it, or how lanes send
-//! messages: the back ends know, and provide access through [`Targets`].
+//! The initiator does not know where the memory comes from, which process may map the memory, or
+//! how lanes send messages: the back ends know, and provide access through [`Targets`].
 //!
 //! # Fencing
-//! Checking an epoch and then copying would race with the fencer. So a lane publishes that it is
-//! inside a [`Round`] of copies, in a word that the fencer can read. The lane stores the word, then
-//! loads the epoch; the fencer stores the epoch, then loads the word; all of it sequentially
+//! Checking an epoch and then copying would race with the fencer. So a lane inside a [`Round`] of
+//! copies publishes the round in a word that the fencer can read. The lane stores the word, then
+//! loads the epoch; the fencer stores the epoch, then loads the word; every access is sequentially
 //! consistent. So the fencer sees the round and waits for its end, or the round sees the epoch and
 //! refuses (H2).
 
@@ -30,13 +30,14 @@ use crate::contract::verbs::{VerbError, VerbKind, Work, first_word};
 /// Number of regions that a node may have.
 pub(crate) const REGIONS_PER_NODE: usize = 256;
 
-/// Registered memory as an initiator reaches it.
+/// Registered memory, from the initiator's side.
 pub(crate) struct Region {
     pub(crate) mapping: Mapping,
     /// Bytes that were registered; the mapping may be larger.
     pub(crate) bytes: u64,
     rights: Rights,
-    /// By [`VerbKind`]: the first end of a verb that is refused; zero where all are.
+    /// By [`VerbKind`]: the lowest end offset at which a verb is refused; zero if every verb of the
+    /// kind is refused.
     beyond: [u64; 4],
 }
 
@@ -68,8 +69,8 @@ impl Region {
         Self { mapping, bytes, rights, beyond }
     }
 
-    /// Words that a verb at byte `offset` moves, prefetched; `None` if it is refused. Those of a
-    /// mapping that is read-only are found for READs alone.
+    /// Finds and prefetches the words that a verb at byte `offset` moves; `None` if the verb is
+    /// refused. A read-only mapping refuses every verb but READs.
     #[inline(always)]
     fn words(&self, offset: u64, bytes: usize, kind: VerbKind) -> Option<Words<'_>> {
         let aligned = offset.is_multiple_of(WORD_BYTES as u64);
@@ -107,7 +108,7 @@ pub(crate) trait Targets {
     fn target(&self, node: NodeId) -> Option<&Self::Target>;
 }
 
-/// A lane's round of copies. It ends when this is dropped, also by a panic.
+/// A lane's round of copies. The round ends when this guard is dropped, also by a panic.
 pub(crate) struct Round<'a> {
     word: &'a AtomicU64,
     after: u64,
@@ -117,14 +118,15 @@ impl<'a> Round<'a> {
     /// Starts a round of the lane that owns `word`; the word is odd until the round ends.
     #[inline]
     pub(crate) fn enter(word: &'a AtomicU64) -> Self {
-        // SeqCst, and so a full barrier: the fencer sees the round, or we see its epoch.
+        // SeqCst, and so a full barrier: the fencer sees the round, or the round sees the new
+        // epoch.
         let before = word.fetch_add(1, Ordering::SeqCst);
         debug_assert_eq!(before % 2, 0, "rounds do not nest");
         Self { word, after: before + 2 }
     }
 
     /// Waits until the round that `load` shows, if any, has ended, or `give_up` returns true.
-    /// Returns whether it has ended. Call it after raising the epoch.
+    /// Returns whether the round has ended. Must be called after the epoch was raised.
     pub(crate) fn wait(load: impl Fn() -> u64, mut give_up: impl FnMut() -> bool) -> bool {
         let seen = load();
         while seen % 2 == 1 && load() == seen {
@@ -140,15 +142,16 @@ impl<'a> Round<'a> {
 impl Drop for Round<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: a fencer that sees this sees what the round wrote. Only the lane stores.
+        // Release: a fencer that sees this value sees the round's writes. Only the lane stores to
+        // the word.
         self.word.store(self.after, Ordering::Release);
     }
 }
 
 /// The verb side of one lane: its connections, and the posted batches, in order.
 pub(crate) struct Initiator<T> {
-    /// By node. Dropped before `targets`, whose connections may end only once nothing is mapped any
-    /// more.
+    /// By node. Dropped before `targets`, because the targets' connections may end only after all
+    /// memory is unmapped.
     connections: Vec<Connection>,
     pub(crate) targets: T,
     node: NodeId,
@@ -164,8 +167,7 @@ pub(crate) struct Initiator<T> {
 struct Connection {
     /// Regions of the node, found at their first use.
     regions: [OnceCell<Arc<Region>>; REGIONS_PER_NODE],
-    /// Number of the last round that found the node to admit verbs; zero if a verb has failed
-    /// since.
+    /// Number of the last round in which the node admitted verbs; zero if a verb has failed since.
     admitted: Cell<u64>,
     /// Whether a verb failed and the connection has not been re-made.
     broken: Cell<bool>,
@@ -201,8 +203,8 @@ impl<T: Targets> Initiator<T> {
         let mut started = std::mem::take(&mut self.started);
         let mut found: Vec<Words<'_>> = std::mem::take(&mut self.spare);
         self.round += 1;
-        // For all batches before the first copy: address translations and cache misses overlap only
-        // if nothing is between them, and one TLB miss holds up all that follows.
+        // All batches are resolved before the first copy: address translations and cache misses
+        // overlap only without other work in between, and a TLB miss delays every later access.
         for (_, work) in &mut started {
             work.resolve(&mut found, |addr, bytes, kind| self.find(addr, bytes, kind));
         }
@@ -215,7 +217,8 @@ impl<T: Targets> Initiator<T> {
         self.started = started;
     }
 
-    /// Makes a new connection. No verb of the old one is left: each has taken effect or failed.
+    /// Makes a new connection. The old connection has no verbs left: each has taken effect or
+    /// failed.
     pub(crate) fn reconnect(&mut self, node: NodeId) -> Result<(), VerbError> {
         self.forget(node);
         self.set_broken(node, false);
@@ -224,14 +227,14 @@ impl<T: Targets> Initiator<T> {
         result
     }
 
-    /// Lets go of the regions of `node`.
+    /// Releases the regions of `node`.
     pub(crate) fn forget(&mut self, node: NodeId) {
         if let Some(connection) = self.connections.get_mut(usize::from(node.0)) {
             connection.regions.iter_mut().for_each(|region| drop(region.take()));
         }
     }
 
-    /// Marks the connection to `node` as broken, so that verbs are refused, or as usable again.
+    /// Marks the connection to `node` as broken, which refuses verbs, or as usable again.
     pub(crate) fn set_broken(&self, node: NodeId, broken: bool) {
         if let Some(connection) = self.connections.get(usize::from(node.0)) {
             connection.broken.set(broken);
@@ -253,8 +256,8 @@ impl<T: Targets> Initiator<T> {
         found.inspect_err(|_| self.set_broken(addr.node(), true))
     }
 
-    /// As `find`, for the first verb of a round to a node or of a lane to a region, and for verbs
-    /// that are refused. Not inlined: its values would take the registers of those that are found.
+    /// Slow path of `find`: the first verb of a round to a node or of a lane to a region, and
+    /// refused verbs. Not inlined: the slow path's values would take registers from the fast path.
     #[cold]
     #[inline(never)]
     fn find_anew(
@@ -274,7 +277,7 @@ impl<T: Targets> Initiator<T> {
     }
 
     /// Checks that the connection to `node` admits verbs, from now until the round ends: the fencer
-    /// waits for that end, so one look at its epoch is enough.
+    /// waits for the round's end, so one load of the epoch is enough.
     fn admit(&self, node: NodeId) -> Result<(&Connection, &T::Target), VerbError> {
         let target = self.targets.target(node).ok_or(VerbError::Unreachable)?;
         let connection = &self.connections[usize::from(node.0)];
@@ -292,7 +295,7 @@ impl<T: Targets> Initiator<T> {
     }
 }
 
-/// The allocation of a list, for other words to come.
+/// Empties a list and keeps its allocation for reuse.
 #[inline]
 fn emptied(mut list: Vec<Words<'_>>) -> Vec<Words<'static>> {
     list.clear();

@@ -1,9 +1,10 @@
 //! The back ends: the ways to reach memory, and real threads and clocks (`threads`).
 //!
-//! Each folder implements `contract::transport` by itself; none imports from another one. Below
-//! them are `copies`, verbs as copies within mapped memory (`local` and `shm`), and the rooms `rpc`
-//! (the size of its datagrams), `run` and `contract`. `threads` is the real `run::machines`, `sim`
-//! has the simulated ones. No protocol is here: lanes, calls and properties are the same for all.
+//! Every back end's folder implements `contract::transport` and imports from no other back end.
+//! Below them are `copies`, verbs as copies within mapped memory (`local` and `shm`), and the rooms
+//! `rpc` (the size of its datagrams), `run` and `contract`. `threads` implements `run::machines` on
+//! real threads, `sim` on simulated machines. No protocol is here: all back ends share lanes, calls
+//! and properties.
 
 pub(crate) mod copies;
 pub mod local;

@@ -1,6 +1,6 @@
-//! Machines of the real world: threads of this process on its clock, over any fabric.
+//! Real machines: threads and clock of this process, over any fabric.
 //!
-//! Every core is a thread, and all share one clock. Memory is wherever the fabric has it, by
+//! Every core is a thread, and the threads share one clock. The fabric decides where memory is, by
 //! default in this process as well.
 
 use std::io;
@@ -28,14 +28,14 @@ impl Threads {
         Self::over(LocalFabric::new(nodes), Env::real(seed))
     }
 
-    /// The fabric by its concrete type, with its fault injection for tests.
+    /// Returns the fabric by its concrete type, which has fault injection for tests.
     pub fn local_fabric(&self) -> &LocalFabric {
         &self.fabric
     }
 }
 
 impl<F> Threads<F> {
-    /// Machines over a fabric that exists already.
+    /// Machines over an existing fabric.
     pub fn over(fabric: F, env: Env) -> Self {
         Self { fabric, env }
     }
@@ -70,7 +70,7 @@ impl<F: Fabric + Clone + 'static> Machines for Threads<F> {
     }
 
     fn join(&self, core: JoinHandle<()>) -> bool {
-        // A cluster may be ended on one of its own cores, which cannot wait for itself.
+        // One of the cluster's own cores may end the cluster, and a core cannot wait for itself.
         core.thread().id() == std::thread::current().id() || core.join().is_ok()
     }
 

@@ -14,7 +14,7 @@ use crate::contract::verbs::{Capabilities, Work};
 /// Message buffers kept for reuse.
 const SPARE_BUFFERS: usize = 64;
 
-/// One lane: its verbs, and its received messages.
+/// One lane: verbs and received messages.
 pub(super) struct LocalLane {
     at: Endpoint,
     verbs: Initiator<Arc<LocalState>>,
@@ -112,7 +112,7 @@ impl Transport for LocalLane {
             Ok(()) => peer.wake.wake(),
             // A full receive queue drops datagrams, as on a NIC.
             Err(TrySendError::Full(message)) => self.spare.push(message.bytes),
-            // The lane was closed; it may have been reopened since.
+            // The receiving lane was closed, and may have been reopened since.
             Err(TrySendError::Disconnected(_)) => drop(self.peers.swap_remove(index)),
         }
     }

@@ -3,9 +3,8 @@
 //! Memory-node memory is an anonymous mapping, verbs are copies (`copies`), messages go through
 //! channels. Set-up lives here ([`LocalFabric`]), the data path in `lane`.
 //!
-//! Each lane publishes in its `Gate` that it is inside a round of copies. The fencer raises the
-//! epoch first, and then waits until every gate of the expelled node was seen open or has moved on
-//! (H2).
+//! Each lane publishes its rounds of copies in its `Gate`. The fencer first raises the epoch, then
+//! waits until every gate of the expelled node was seen open or has moved on (H2).
 
 mod lane;
 mod prefault;
@@ -22,7 +21,7 @@ use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
 use crate::contract::region::{Memory, Rights, WORD_BYTES};
 use crate::contract::transport::{Fabric, FabricError, Transport, Wake};
 
-/// Messages that may wait at one lane. Further ones are dropped, as by a full receive queue.
+/// Messages that may wait at one lane. Further messages are dropped, as by a full receive queue.
 const MAILBOX_MESSAGES: usize = 4096;
 
 /// Control path of the back end. Clones share one fabric.
@@ -57,7 +56,7 @@ struct Mailbox {
     wake: Arc<dyn Wake>,
 }
 
-/// Shows a fencer whether a lane is copying right now.
+/// Shows a fencer whether a lane is copying now.
 #[repr(align(64))]
 struct Gate {
     node: NodeId,
@@ -83,8 +82,8 @@ impl LocalFabric {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Makes verbs and messages to `node` fail, or work again. For tests: a node of this back end
-    /// shares the process, so it cannot fail alone.
+    /// Makes verbs and messages to `node` fail, or work again. For tests: nodes of this back end
+    /// share the process and cannot fail alone.
     ///
     /// # Errors
     /// Unknown node.

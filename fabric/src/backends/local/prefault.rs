@@ -1,11 +1,11 @@
-//! Backs memory with pages before it is used, on a thread of its own.
+//! Backs memory with pages before its first use, on a separate thread.
 //!
-//! A NIC pins a region when it is registered, so no verb ever waits for a page. Here pages are
-//! allocated at the first touch, and zeroing one takes longer than the rest of a transaction. So a
-//! caller that will soon use fresh memory gives a hint
-//! ([`Fabric::prefault`](crate::contract::transport::Fabric)), and this thread touches the memory
-//! meanwhile. The thread can only save time: a verb that gets there first faults the page itself,
-//! and neither changes the contents.
+//! A NIC pins regions at registration, so no verb ever waits for a page. Here pages are allocated
+//! at the first touch, and zeroing a page takes longer than the rest of a transaction. So a caller
+//! that will soon use fresh memory gives a hint
+//! ([`Fabric::prefault`](crate::contract::transport::Fabric)), and the prefault thread touches the
+//! memory meanwhile. The thread can only save time: a verb that gets there first faults the page,
+//! and neither of the two changes the contents.
 
 use std::sync::{OnceLock, Weak};
 
@@ -17,7 +17,7 @@ use crate::contract::ids::RemoteAddr;
 
 /// Bytes prefaulted with one call, so that an address space is never locked for long.
 const STEP_BYTES: u64 = 2 << 20;
-/// Hints that may wait. Further ones are dropped.
+/// Hints that may wait. Further hints are dropped.
 const WAITING_HINTS: usize = 256;
 
 /// A hint: start address and number of bytes.
@@ -31,8 +31,8 @@ pub(super) struct Prefaulter {
 }
 
 impl Prefaulter {
-    /// Passes a hint to the thread. If no thread can be started, or too many hints wait, it does
-    /// nothing, and pages are allocated at their first touch.
+    /// Passes a hint to the thread. Has no effect if the thread cannot be started or too many hints
+    /// wait; pages are then allocated at their first touch.
     pub(super) fn hint(&self, fabric: Weak<LocalState>, at: RemoteAddr, bytes: u64) {
         let hints = self.hints.get_or_init(|| {
             let (sender, hints) = crossbeam_channel::bounded(WAITING_HINTS);

@@ -25,7 +25,7 @@ pub(super) struct Remote {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     Read,
-    /// The data is in the request itself if `inline` is set.
+    /// The request carries the data if `inline` is set.
     Write {
         inline: bool,
     },
@@ -38,14 +38,14 @@ pub(super) enum Action {
     },
 }
 
-/// A list of work requests. Allocates nothing once it has reached its largest length.
+/// A list of work requests. Allocates nothing once the list has reached its largest length.
 #[derive(Default)]
 pub(super) struct Chain {
     requests: Vec<sys::ibv_send_wr>,
     buffers: Vec<sys::ibv_sge>,
 }
 
-// SAFETY: the pointers inside are written by `link` and used only during the post that follows.
+// SAFETY: `link` writes the pointers inside, and only the following post uses them.
 unsafe impl Send for Chain {}
 
 impl Chain {
@@ -118,13 +118,13 @@ impl Chain {
         self.requests.push(request);
     }
 
-    /// Makes the last request wait for the READs and atomics before it.
+    /// Makes the last request wait for earlier READs and atomics.
     #[inline]
     pub fn fence_last(&mut self) {
         self.flag_last(sys::ibv_send_flags::IBV_SEND_FENCE);
     }
 
-    /// Makes the last request report that it is complete.
+    /// Makes the last request report its completion.
     #[inline]
     pub fn signal_last(&mut self) {
         self.flag_last(sys::ibv_send_flags::IBV_SEND_SIGNALED);
@@ -147,7 +147,7 @@ impl Chain {
         sys::ibv_send_wr { wr_id: id, num_sge: 1, ..Default::default() }
     }
 
-    /// Links the requests to each other and to their buffers. Returns the first; `None` if empty.
+    /// Links requests and buffers into a list. Returns the first request; `None` if empty.
     #[inline]
     pub fn link(&mut self) -> Option<*mut sys::ibv_send_wr> {
         let mut next = ptr::null_mut();

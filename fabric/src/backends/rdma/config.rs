@@ -1,4 +1,4 @@
-//! Configuration of an RDMA fabric: the nodes' places, and parameters of connections.
+//! Configuration of an RDMA fabric: places of nodes, and parameters of connections.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -10,38 +10,38 @@ use super::{SetupError, device};
 pub enum Place {
     /// Served by this process.
     Here {
-        /// Name of the device; `None` for the first one with an active port.
+        /// Name of the device; `None` for the first device with an active port.
         device: Option<String>,
         /// Port of the device, counted from one.
         port: u8,
-        /// Address at which other nodes request connections. Port 0 lets the system choose one.
+        /// Address at which peers request connections. Port 0 lets the system choose a port.
         listen: SocketAddr,
     },
     /// Served by another process.
     There {
-        /// Address at which it listens.
+        /// Address at which the node listens.
         at: SocketAddr,
     },
 }
 
 /// Configuration of an [`RdmaFabric`](super::RdmaFabric). The numbers suit any device: values
-/// beyond its limits are lowered.
+/// beyond the device's limits are lowered.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Every node of the cluster, by its number.
+    /// The nodes of the cluster, by number.
     pub nodes: Vec<Place>,
-    /// Entry of the port's table of addresses; `None` for the first that is an IPv4 address for
-    /// RoCE version 2, and 0 on InfiniBand.
+    /// Entry of the port's table of addresses; `None` for the first IPv4 address for RoCE version
+    /// 2, and entry 0 on InfiniBand.
     pub gid_index: Option<u8>,
     /// Bytes of a packet: a power of two from 256 to 4096; `None` for the port's own.
     pub mtu: Option<u16>,
-    /// Verbs that one connection may have with the device; further ones wait.
+    /// Verbs that a connection may have with the device; further verbs wait.
     pub send_queue: u32,
-    /// Largest number of verbs between two that report their completion.
+    /// Largest number of verbs between two signalled verbs.
     pub unsignalled: u32,
-    /// Largest number of bytes that a WRITE carries inside its work request.
+    /// Largest number of bytes that a WRITE carries inside the work request.
     pub inline_bytes: u32,
-    /// Messages that may wait at one lane; further ones are dropped.
+    /// Messages that may wait at one lane; further messages are dropped.
     pub messages: u32,
     /// Time for which a connection waits for an acknowledgement: 4.096 µs · 2^n.
     pub timeout: u8,
@@ -52,7 +52,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A cluster with these nodes.
+    /// Configures a cluster with the given nodes.
     pub fn new(nodes: Vec<Place>) -> Self {
         Self {
             nodes,
@@ -68,12 +68,12 @@ impl Config {
         }
     }
 
-    /// A cluster of `nodes` nodes in this process, assigned to `devices` in turn: names, each
-    /// followed by a colon and the number of a port if it is not the first. Without names, all
-    /// devices with an active first port are used.
+    /// Configures `nodes` nodes in this process, assigned in turn to `devices`: device names, with
+    /// a colon and a port number for ports other than the first. Without names, all devices with an
+    /// active first port are used.
     ///
     /// # Errors
-    /// There is no device, or a name is malformed.
+    /// No device was found, or a name is malformed.
     pub fn in_process(nodes: u16, devices: &[String]) -> Result<Self, SetupError> {
         let found = if devices.is_empty() { device::active()? } else { devices.to_vec() };
         let ports = found.iter().map(|name| parse_port(name)).collect::<Result<Vec<_>, _>>()?;

@@ -1,16 +1,16 @@
-//! One lane's connection to one node: queued verbs, verbs with the device, and their outcome.
+//! A lane's connection to a node: queued verbs, verbs with the device, and outcomes.
 //!
-//! Verbs of one connection complete in posting order, so a completion covers all verbs before it as
-//! well, and few of them need to report (*selective signalling*). The verbs of one batch that were
+//! Verbs of one connection complete in posting order, so a completion covers all earlier verbs as
+//! well, and few verbs need to report (*selective signalling*). The verbs of a batch that were
 //! posted with one doorbell are a [`Segment`]; the queue of segments mirrors the device's send
 //! queue.
 //!
 //! # Breaking and re-making
-//! A refused verb breaks the connection for the verbs after it. If this side refused it, the verbs
-//! posted before complete normally. If the device reports an error, the queue pair is destroyed at
-//! once: then the device touches no buffer any more, and every batch can be returned. Batches and
-//! reconnects wait in one queue, so a connection is re-made exactly between the verbs before and
-//! after the request (H22).
+//! A refused verb breaks the connection for later verbs. If the initiator's software refused the
+//! verb, earlier posted verbs complete normally. If the device reports an error, the queue pair is
+//! destroyed at once: then the device touches no buffer any more, and every batch can be returned.
+//! Batches and reconnects wait in one queue, so a connection is re-made exactly between the verbs
+//! before and after the request (H22).
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ use crate::contract::verbs::{Op, VerbError, Work, WorkRequest, not_declared};
 /// Index of a batch in [`Flights`].
 pub(super) type FlightId = u32;
 
-/// The batches of a lane that are not complete.
+/// The incomplete batches of a lane.
 #[derive(Default)]
 pub(super) struct Flights {
     slots: Vec<Flight>,
@@ -85,14 +85,14 @@ impl Flights {
     }
 }
 
-/// State of the lane that its connections share.
+/// A lane's state that the lane's connections share.
 pub(super) struct Tools<'a> {
     pub flights: &'a mut Flights,
     pub arena: &'a mut Arena,
     pub chain: &'a mut Chain,
 }
 
-/// An established connection, with the regions that it can reach.
+/// An established connection, with the reachable regions.
 pub(super) struct Link {
     pub pair: QueuePair,
     /// By region number.
@@ -106,7 +106,7 @@ impl Link {
         Self { pair, keys: by_number }
     }
 
-    /// Remote address and key of a request, if the region admits it.
+    /// Returns the remote address and key of a request, if the region admits the request.
     #[inline]
     fn resolve(&self, request: &WorkRequest) -> Result<Remote, VerbError> {
         let key = &self.keys[usize::from(request.addr.region().0)];
@@ -115,7 +115,7 @@ impl Link {
         Ok(Remote { address: key.address + (word * WORD_BYTES) as u64, key: key.key })
     }
 
-    /// Changes this side's knowledge of the regions. For tests of refusals by the device.
+    /// Changes the initiator's knowledge of the regions. For tests of refusals by the device.
     #[cfg(test)]
     pub fn distort(&mut self, change: impl Fn(&mut Key)) {
         self.keys.iter_mut().flatten().for_each(change);
@@ -124,7 +124,7 @@ impl Link {
 
 /// A queued item.
 enum Item {
-    /// The verbs of a batch to this node, from request `next` on.
+    /// The verbs of a batch to the node, from request `next` on.
     Part { flight: FlightId, next: usize },
     /// A reconnect, to be answered when the new connection is established.
     Reconnect(Token),
@@ -137,19 +137,19 @@ enum Condition {
     /// A connection request is in progress.
     Connecting,
     Sound,
-    /// A verb failed, or the other node refused. New verbs fail with this error.
+    /// A verb failed, or the target refused. New verbs fail with the error.
     Broken(VerbError),
 }
 
-/// Verbs of one batch that were posted together.
+/// Verbs of a batch that were posted together.
 struct Segment {
     flight: FlightId,
-    /// Index in the batch from which requests to this node belong to the segment.
+    /// Index in the batch from which requests to the node belong to the segment.
     first: usize,
     verbs: u32,
-    /// The first request that this side refused, after the posted ones.
+    /// The first request refused by the initiator's software, after the posted requests.
     refused: Option<(usize, VerbError)>,
-    /// Whether the batch has no further verbs to this node.
+    /// Whether the batch has no further verbs to the node.
     ends_part: bool,
 }
 
@@ -158,7 +158,7 @@ pub(super) struct Connection {
     node: NodeId,
     pub link: Option<Link>,
     condition: Condition,
-    /// Distinguishes this life's completions from those of earlier lives.
+    /// Distinguishes completions of the current life from completions of earlier lives.
     generation: u16,
     waiting: VecDeque<Item>,
     segments: VecDeque<Segment>,
@@ -168,7 +168,7 @@ pub(super) struct Connection {
     posted: u32,
     /// Number of the next verb, counted over all lives.
     next: u32,
-    /// Number of verbs since the last one that reports.
+    /// Number of verbs since the last signalled verb.
     unsignalled: u32,
     order: Order,
     ordering: Ordering,
@@ -184,7 +184,7 @@ impl Connection {
             waiting: VecDeque::new(),
             segments: VecDeque::new(),
             depth,
-            // A full queue then always has one that reports.
+            // A full queue then always has a signalled verb.
             unsignalled_most: unsignalled.min(depth),
             posted: 0,
             next: 0,
@@ -194,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// Queues the verbs of a batch to this node; `first` is the index of the first.
+    /// Queues the verbs of a batch to this node; `first` is the index of the first verb.
     #[inline]
     pub fn push(&mut self, flight: FlightId, first: usize) {
         self.waiting.push_back(Item::Part { flight, next: first });
@@ -206,7 +206,7 @@ impl Connection {
     }
 
     /// Processes the queue as far as possible. Returns whether the caller must request a connection
-    /// from the other node.
+    /// from the target.
     #[inline]
     #[must_use]
     pub fn pump(&mut self, tools: &mut Tools<'_>) -> bool {
@@ -224,7 +224,7 @@ impl Connection {
                 (Condition::Sound, &Item::Part { flight, next }) => {
                     if let Some(next) = self.post(tools, flight, next) {
                         self.waiting[0] = Item::Part { flight, next };
-                        // If the device has refused the posted verbs, no completion will come, and
+                        // If the device has refused the posted verbs, no completion arrives, and
                         // the rest fails now.
                         if self.condition == Condition::Sound {
                             return false;
@@ -268,9 +268,9 @@ impl Connection {
         }
     }
 
-    /// Posts the verbs of a batch to this node from `next` on, with one doorbell. Returns the index
-    /// to continue from after completions, if there is not enough room, or a verb must wait for
-    /// others.
+    /// Posts the verbs of a batch to the node from `next` on, with one doorbell. Returns the index
+    /// to continue from after completions, if room is lacking or a verb must wait for earlier
+    /// verbs.
     #[inline]
     fn post(&mut self, tools: &mut Tools<'_>, flight: FlightId, next: usize) -> Option<usize> {
         let Some(link) = &self.link else { return None };
@@ -346,18 +346,18 @@ impl Connection {
             self.unsignalled = 0;
         }
         // SAFETY: the buffers belong to batches that `flights` holds until their segments have
-        // ended, and those end by a completion or after the queue pair was destroyed; words inside
-        // requests are copied by the call. The arena keeps registrations for good.
+        // ended, and segments end by a completion or after the queue pair was destroyed; the call
+        // copies words inside requests. The arena keeps registrations for good.
         let posted = unsafe { link.pair.post(tools.chain) };
         self.posted += verbs;
         self.segments.push_back(segment);
         if posted.is_err() {
-            // It is unknown which of the earlier verbs have taken effect.
+            // Which earlier verbs have taken effect is unknown.
             self.broke(tools.flights, self.oldest(), VerbError::Flushed);
         }
     }
 
-    /// Takes the completion of a verb: it and all before it are complete.
+    /// Takes the completion of a verb: the verb and all earlier verbs are complete.
     #[inline]
     pub fn completed(&mut self, flights: &mut Flights, id: u64, status: ibv_wc_status::Type) {
         // Completions of an earlier life are ignored.
@@ -383,7 +383,7 @@ impl Connection {
             }
             self.end_front(flights);
         }
-        // Segments of refused verbs only have nothing else to wait for.
+        // Segments with only a refused verb have nothing further to wait for.
         while self.segments.front().is_some_and(|segment| segment.verbs == 0) {
             self.end_front(flights);
         }
@@ -396,13 +396,13 @@ impl Connection {
         }
     }
 
-    /// Number of the oldest verb that the device has.
+    /// Returns the number of the oldest verb with the device.
     #[inline]
     fn oldest(&self) -> u32 {
         self.next.wrapping_sub(self.posted)
     }
 
-    /// Ends a segment: all its verbs took effect; one after them may have been refused.
+    /// Ends a segment: every verb took effect; the following verb may have been refused.
     #[inline]
     fn end(&self, flights: &mut Flights, segment: &Segment) {
         if let Some((verb, error)) = segment.refused {
@@ -413,7 +413,7 @@ impl Connection {
         }
     }
 
-    /// Fails verb `number`, and with it the connection.
+    /// Fails verb `number` and the connection.
     #[cold]
     fn broke(&mut self, flights: &mut Flights, number: u32, error: VerbError) {
         self.condition = Condition::Broken(VerbError::Broken);
@@ -437,7 +437,7 @@ impl Connection {
         self.posted = 0;
     }
 
-    /// Fails a batch's verbs to this node, except the first `skip` from request `first` on.
+    /// Fails a batch's verbs to the node, except the first `skip` from request `first` on.
     #[cold]
     fn fail_verbs(
         &self,
@@ -481,7 +481,7 @@ fn fail(work: &mut Work, node: NodeId, verb: usize, error: VerbError) {
     }
 }
 
-/// Index of request number `skip` to `node`, counted from request `first` on.
+/// Returns the index of request number `skip` to `node`, counted from request `first` on.
 fn nth(node: NodeId, work: &Work, first: usize, skip: u32) -> Option<usize> {
     let requests = work.requests().iter().enumerate().skip(first);
     let mut to_node = requests.filter(|(_, request)| request.addr.node() == node);
@@ -507,13 +507,13 @@ fn action(request: &WorkRequest, fits_inline: bool) -> Action {
     }
 }
 
-/// Id of a verb: node, life of the connection, number of the verb.
+/// Makes the id of a verb: node, life of the connection, number of the verb.
 #[inline]
 fn verb_id(node: NodeId, generation: u16, number: u32) -> u64 {
     u64::from(node.0) << 48 | u64::from(generation) << 32 | u64::from(number)
 }
 
-/// Node of the connection that a completion belongs to.
+/// Returns the node of a completion's connection.
 #[inline]
 pub(super) fn node_of(id: u64) -> NodeId {
     NodeId((id >> 48) as u16)
@@ -529,7 +529,7 @@ fn number_of(id: u64) -> u32 {
     id as u32
 }
 
-/// Local side of a request that carries its word itself.
+/// Returns the local side of a request that carries its word inline.
 #[inline]
 pub(super) fn word_of(request: &WorkRequest) -> Option<Local> {
     let Op::WriteWord { value } = &request.op else { return None };

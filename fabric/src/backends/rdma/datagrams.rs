@@ -1,7 +1,7 @@
-//! Messages of one lane, over an unreliable queue pair.
+//! Messages of a lane, over an unreliable queue pair.
 //!
-//! A message longer than a packet travels in fragments. They must all arrive, in order; otherwise
-//! the message is lost. Each fragment begins with twelve bytes:
+//! A message longer than a packet travels in fragments. A missing or reordered fragment loses the
+//! message. A fragment begins with twelve bytes:
 //!
 //! ```text
 //! node (2) lane (2) message number (4) index (2) count (2) | bytes
@@ -9,9 +9,8 @@
 //!
 //! # Finding a receiver
 //! The mailbox of a lane is looked up once and then cached. A lane that was closed and reopened has
-//! another mailbox, without notice: so after [`DOUBT`] messages without an answer, the mailbox is
-//! looked up again. Each life of a lane has a key of its own; the device drops packets with another
-//! key.
+//! a new mailbox, without notice: so after [`DOUBT`] messages without an answer, the mailbox is
+//! looked up again. Each life of a lane has its own key; the device drops packets with a wrong key.
 
 use std::sync::Arc;
 
@@ -34,18 +33,18 @@ pub(super) const RECEIVED: u64 = 0xFFFF << 48;
 /// Bytes that the device puts before a received datagram.
 const ROUTING_BYTES: usize = 40;
 const HEADER_BYTES: usize = 12;
-/// Datagrams that the device may have to send; further ones are dropped.
+/// Datagrams that may wait at the device for sending; further datagrams are dropped.
 const SENDS: u64 = 256;
-/// One send in this many reports its completion.
+/// Number of sends per reported completion.
 const UNSIGNALLED: u64 = 32;
-/// Buffers are returned to the device in groups of this size.
+/// Size of the groups in which buffers are returned to the device.
 const REPOST: usize = 16;
-/// Messages kept for a lane while its mailbox is being looked up.
+/// Messages kept for a lane during the look-up of the lane's mailbox.
 const HELD: usize = 16;
 /// Unanswered messages after which a lane's mailbox is looked up again.
 const DOUBT: u32 = 256;
 
-/// The messages of one lane. The queue pair comes first: it is destroyed before its buffers.
+/// The messages of a lane. The queue pair comes first, so that it is destroyed before its buffers.
 pub(super) struct Datagrams {
     pair: QueuePair,
     at: Endpoint,
@@ -78,10 +77,10 @@ struct Incoming {
     requests: Vec<ibv_recv_wr>,
 }
 
-// SAFETY: the pointers in `requests` are written and used within `hand_over` alone.
+// SAFETY: only `hand_over` writes and uses the pointers in `requests`.
 unsafe impl Send for Incoming {}
 
-/// A message with some of its fragments.
+/// A partially received message.
 struct Partial {
     from: Endpoint,
     number: u32,
@@ -89,14 +88,14 @@ struct Partial {
     bytes: Vec<u8>,
 }
 
-/// A lane that messages were sent to.
+/// A receiving lane.
 struct DatagramPeer {
     at: Endpoint,
     route: Option<(AddressHandle, Mailbox)>,
-    /// Whether its mailbox is being looked up.
+    /// Whether a look-up of the lane's mailbox is under way.
     asked: bool,
     held: Vec<Vec<u8>>,
-    /// Messages sent since the last one received from it.
+    /// Messages sent since the last message from the lane.
     unheard: u32,
 }
 
@@ -129,8 +128,8 @@ impl Header {
 }
 
 impl Datagrams {
-    /// Makes the queue pair and gives all receive buffers to the device. `life` must differ from
-    /// that of earlier lanes with the same number.
+    /// Makes the queue pair and gives the receive buffers to the device. `life` must differ from
+    /// the lives of earlier lanes with the same number.
     pub fn open(
         node: &Arc<RdmaNode>,
         config: &Config,
@@ -177,12 +176,13 @@ impl Datagrams {
         Ok(datagrams)
     }
 
-    /// The lane's own mailbox.
+    /// Returns the lane's own mailbox.
     pub fn mailbox(&self) -> Mailbox {
         self.mailbox
     }
 
-    /// Sends a message, or drops it. Returns whether the caller must look up the lane's mailbox.
+    /// Sends or drops a message. Returns whether the caller must look up the receiving lane's
+    /// mailbox.
     #[must_use]
     pub fn send(&mut self, to: Endpoint, bytes: &[u8]) -> bool {
         let known = self.peers.iter().position(|peer| peer.at == to);
@@ -205,11 +205,11 @@ impl Datagrams {
         ask
     }
 
-    /// Takes the result of a look-up; `None` if there is no such lane.
+    /// Takes the result of a look-up; `None` if the lane does not exist.
     pub fn found(&mut self, lane: Endpoint, mailbox: Option<Mailbox>) {
         let Some(index) = self.peers.iter().position(|peer| peer.at == lane) else { return };
         let Some(mailbox) = mailbox else {
-            // The next message to it causes another look-up.
+            // The next message to the lane causes a new look-up.
             self.peers.swap_remove(index);
             return;
         };
@@ -250,17 +250,17 @@ impl Datagrams {
             }
         }
         outgoing.message = outgoing.message.wrapping_add(1);
-        // SAFETY: the slots are registered and live as long as the queue pair; none is filled again
-        // before its send was reported, by itself or by a later one.
+        // SAFETY: the slots are registered and live as long as the queue pair; a slot is not filled
+        // again before its send or a later send was reported.
         let posted = unsafe { self.pair.post(&mut outgoing.chain) };
         if let Err(refused) = posted {
-            // The message is lost. The fragments that the device did not take will never be
-            // reported; those before them will be, and keep their slots until then.
+            // The message is lost. Fragments that the device did not take will never be reported;
+            // earlier fragments will be, and keep their slots until then.
             outgoing.posted = refused.id;
         }
     }
 
-    /// Processes a received datagram; calls `deliver` if it completes a message.
+    /// Processes a received datagram; calls `deliver` if the datagram completes a message.
     pub fn received(
         &mut self,
         id: u64,
@@ -287,7 +287,7 @@ impl Datagrams {
     }
 }
 
-/// Adds a fragment to its message.
+/// Adds a fragment to the sender's message.
 fn assemble(
     partial: &mut Vec<Partial>,
     header: Header,
@@ -307,7 +307,7 @@ fn assemble(
     }
     let fits = message.bytes.len() + bytes.len() <= MAX_MESSAGE_BYTES;
     if message.number != number || message.fragments != index || !fits {
-        // A fragment is missing: no later one may complete the message.
+        // A fragment is missing: no later fragment may complete the message.
         message.fragments = u16::MAX;
         return;
     }
@@ -334,7 +334,7 @@ impl Outgoing {
             let Some(last) = found.last() else { return false };
             self.reaped = last.wr_id() + 1;
             if found.iter().any(|send| !send.is_valid()) {
-                // If the pair cannot resume, its messages are lost until the node is expelled.
+                // If the pair cannot resume, messages are lost until the node is expelled.
                 let _ = pair.resume_datagrams();
             }
         }
@@ -346,7 +346,7 @@ impl Outgoing {
         let address = self.slots.address() + (self.posted % SENDS) * slot_bytes as u64;
         let place = address as *mut u8;
         // SAFETY: the slot is inside the registered memory, at least as long as header and bytes
-        // together, and the device is done with it; nothing else has access.
+        // together, and the device is done with the slot; nothing else has access.
         unsafe {
             place.copy_from_nonoverlapping(header.as_ptr(), header.len());
             place.add(header.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -389,23 +389,23 @@ impl Incoming {
             });
         }
         // SAFETY: the slots are registered, live as long as the queue pair, and are read only
-        // between a completion and the next call of this function. If the device refuses, messages
-        // are lost, which the contract allows.
+        // between a completion and the next `hand_over`. If the device refuses, messages are lost,
+        // which the contract allows.
         let _ = unsafe { pair.post_receives(&mut self.requests) };
     }
 
-    /// Datagram received in a slot; `bytes` includes the routing bytes before it.
+    /// Returns the datagram received in a slot; `bytes` includes the preceding routing bytes.
     fn datagram(&self, slot: u32, bytes: usize) -> &[u8] {
         let length = bytes.min(self.slot_bytes).saturating_sub(ROUTING_BYTES);
         let place = self.slots.address() + u64::from(slot) * self.slot_bytes as u64;
         let first = (place as *const u8).wrapping_add(ROUTING_BYTES);
         // SAFETY: inside the registered memory; the device has completed the slot and does not get
-        // it back before `hand_over`, which needs `&mut self`.
+        // the slot back before `hand_over`, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(first, length) }
     }
 }
 
-/// Registered memory that only this node's device may access.
+/// Registers memory for access by this node's device only.
 fn buffers(node: &RdmaNode, bytes: usize) -> Result<MemoryRegion, SetupError> {
     let memory = Memory::anonymous(bytes).map_err(|source| node.device.error("use", source))?;
     let nobody = Rights { read: false, write: false, atomic: false };

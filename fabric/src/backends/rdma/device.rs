@@ -1,4 +1,4 @@
-//! Set-up: choosing a device, a port and an address, and the parameters within its limits.
+//! Set-up: chooses a device, a port, an address, and parameters within the device's limits.
 
 use std::io;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use super::SetupError;
 use super::config::Config;
 use super::ffi::{Context, Gid, Limits, Port, ProtectionDomain, Route, device_names};
 
-/// Completions that a queue must hold besides those of verbs.
+/// Completions that a queue must hold besides the verbs' completions.
 const SPARE_COMPLETIONS: u32 = 64;
-/// Number of a port's addresses that are examined.
+/// Number of a port's addresses to examine.
 const GIDS: i32 = 256;
 
 /// A usable port of a device.
@@ -22,13 +22,13 @@ pub(super) struct Device {
     pub gid_index: u8,
     pub gid: Gid,
     pub lid: u16,
-    /// Whether packets carry global addresses, as they must on Ethernet.
+    /// Whether packets carry global addresses, which Ethernet requires.
     pub global: bool,
     /// The library's code.
     pub mtu: u8,
 }
 
-/// Names of the devices with an active first port.
+/// Returns the names of the devices with an active first port.
 pub(super) fn active() -> Result<Vec<String>, SetupError> {
     let names = names()?;
     let active = |name: &&String| {
@@ -46,7 +46,7 @@ fn names() -> Result<Vec<String>, SetupError> {
 }
 
 impl Device {
-    /// Opens a device and checks that it is suitable.
+    /// Opens a device and checks the device's suitability.
     pub fn open(name: Option<&str>, port: u8, config: &Config) -> Result<Self, SetupError> {
         let known = names()?;
         let name = match name {
@@ -91,15 +91,15 @@ impl Device {
         Route { port: self.port, gid_index: self.gid_index, gid, lid, global: self.global }
     }
 
-    /// Depth of the send queue of each of `connections` connections of a lane, given that all their
-    /// completions go to one queue: in the worst case every verb reports.
+    /// Returns the send queue depth for a lane with `connections` connections that share a
+    /// completion queue: in the worst case every verb reports.
     pub fn send_queue(&self, config: &Config, connections: usize) -> u32 {
         let room = self.limits.completions.saturating_sub(config.messages + SPARE_COMPLETIONS);
         let share = room / connections.max(1) as u32;
         config.send_queue.min(self.limits.send_queue).min(share).max(1)
     }
 
-    /// Capacity of such a lane's completion queue.
+    /// Returns the capacity of the lane's completion queue.
     pub fn completions(&self, config: &Config, connections: usize) -> u32 {
         let verbs = self.send_queue(config, connections) * connections as u32;
         verbs + config.messages + SPARE_COMPLETIONS
@@ -110,7 +110,7 @@ impl Device {
     }
 }
 
-/// The wanted entry of the address table, or the best there is.
+/// Returns the wanted entry of the address table, or the best entry.
 fn choose_gid(
     context: &Context,
     device: &str,
@@ -126,7 +126,7 @@ fn choose_gid(
     let rank = |(_, (gid, version_2)): &(u8, (Gid, bool))| (*version_2, is_ipv4(gid));
     let chosen = match wanted {
         Some(wanted) => entries.iter().find(|(index, _)| *index == wanted),
-        // The first of equal ones: `max_by_key` would take the last.
+        // Reversed to take the first of equal entries: `max_by_key` takes the last.
         None => entries.iter().rev().max_by_key(|entry| rank(entry)),
     };
     chosen.map(|(index, (gid, _))| (*index, *gid)).ok_or_else(|| SetupError::GidIndex {
@@ -137,17 +137,17 @@ fn choose_gid(
     })
 }
 
-/// Whether the address is an IPv4 one, in the notation of RoCE.
+/// Whether the address is an IPv4 address, in RoCE notation.
 fn is_ipv4(gid: &Gid) -> bool {
     gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF])
 }
 
-/// The library's code for a packet size.
+/// Returns the library's code for a packet size.
 fn mtu_code(bytes: u16) -> u8 {
     (bytes.trailing_zeros() as u8).saturating_sub(7)
 }
 
-/// Bytes of a packet, from the library's code.
+/// Returns the bytes of a packet, from the library's code.
 pub(super) fn mtu_bytes(code: u8) -> usize {
     128 << code
 }

@@ -1,4 +1,4 @@
-//! Errors of setting up an RDMA fabric, each with its remedy.
+//! Errors of setting up an RDMA fabric, with remedies.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use crate::contract::transport::FabricError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// Install a device, load its driver, or use another fabric.
+    /// Install a device, load the device's driver, or use another fabric.
     #[error("this machine has no RDMA device")]
     NoDevice,
-    /// No port of any device is up; `ibv_devinfo` tells their states.
+    /// No port of any device is up; `ibv_devinfo` shows the ports' states.
     #[error("no RDMA device of this machine has an active port (found {})", .0.join(", "))]
     NoActivePort(Vec<String>),
     /// Name one of the known devices.
@@ -21,7 +21,7 @@ pub enum SetupError {
     UnknownDevice {
         /// The name.
         name: String,
-        /// The names of all devices.
+        /// The names of the known devices.
         known: Vec<String>,
     },
     /// Write the name of a device, or name:port.
@@ -55,7 +55,7 @@ pub enum SetupError {
         port: u8,
         /// The index.
         index: u8,
-        /// The indexes that hold an address.
+        /// The indexes with an address.
         filled: Vec<String>,
     },
     /// Raise the limit, or ask for less memory.
@@ -70,7 +70,7 @@ pub enum SetupError {
         /// Bytes that the process may lock.
         limit_bytes: u64,
     },
-    /// Use another device: this one cannot keep the fabric's contract.
+    /// Use another device: this device cannot keep the fabric's contract.
     #[error("RDMA device {device} {lack}")]
     Incapable {
         /// The device.
@@ -83,9 +83,9 @@ pub enum SetupError {
     PeerVersion {
         /// The other node.
         node: NodeId,
-        /// Address at which it listens.
+        /// Address at which the node listens.
         at: SocketAddr,
-        /// Its version.
+        /// The peer's version.
         theirs: u16,
         /// This build's version.
         ours: u16,
@@ -95,17 +95,17 @@ pub enum SetupError {
     PeerSilent {
         /// The other node.
         node: NodeId,
-        /// Address at which it should listen.
+        /// Address at which the node should listen.
         at: SocketAddr,
         /// The system's error.
         source: io::Error,
     },
-    /// Another service listens there; correct the address.
+    /// Another service listens at the address; correct the address.
     #[error("what answers at {at} is not {node:?} of this cluster")]
     PeerStrange {
         /// The other node.
         node: NodeId,
-        /// Address at which it should listen.
+        /// Address at which the node should listen.
         at: SocketAddr,
     },
     /// Choose an address that is free and this machine's own.
@@ -116,7 +116,7 @@ pub enum SetupError {
         /// The system's error.
         source: io::Error,
     },
-    /// Call this in the process of the node.
+    /// Make the call in the node's process.
     #[error("{0:?} is in another process, which sets it up itself")]
     Elsewhere(NodeId),
     /// Correct the configuration.
@@ -124,7 +124,7 @@ pub enum SetupError {
     OutOfRange {
         /// Name of the parameter.
         what: &'static str,
-        /// Its value.
+        /// The configured value.
         value: u64,
         /// Smallest allowed value.
         least: u64,

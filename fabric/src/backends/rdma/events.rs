@@ -1,7 +1,7 @@
-//! Waking lanes that sleep: a thread that waits for a device's completion events.
+//! Wakes sleeping lanes: a thread that waits for a device's completion events.
 //!
 //! A busy lane polls and needs no events. A lane that is about to sleep requests the next event;
-//! this thread receives it and wakes the lane's thread.
+//! the events thread receives the event and wakes the lane's thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use super::ffi::{Context, EventChannel};
 use crate::contract::transport::Wake;
 use crate::run::env::Env;
 
-/// Lanes to wake, by the cookie of their queue.
+/// Lanes to wake, by the queue's cookie.
 type Sleepers = Mutex<BTreeMap<usize, Arc<dyn Wake>>>;
 
 /// Handle of the thread that wakes a device's lanes.
@@ -56,7 +56,7 @@ impl Drop for Events {
     fn drop(&mut self) {
         drop(self.running.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there only delays wakes: lanes sleep at most a bounded time.
+            // A panic of the thread only delays wakes: lanes sleep for a bounded time.
             let _ = thread.join();
         }
     }
@@ -74,7 +74,7 @@ fn wake_sleepers(events: &EventChannel, sleepers: &Sleepers, end: &UnixStream) {
         }
         let cookie = match events.take() {
             Ok(Some(cookie)) => cookie,
-            // The event was withdrawn, because its queue is gone.
+            // The event was withdrawn, because the queue is gone.
             Ok(None) => continue,
             Err(_) => return,
         };

@@ -1,9 +1,10 @@
 //! The calls of libibverbs, each wrapped once.
 //!
-//! Every object owns the objects that it was made of, so destruction happens in the order that the
-//! library demands, whatever the order of drops. The library allows calls on one object from
-//! several threads. This module makes no decisions; its only obligation on callers is that of
-//! [`QueuePair::post`] and [`QueuePair::post_receives`]: buffers must outlive their verbs.
+//! Every object owns the objects from which it was made, so destruction happens in the order
+//! demanded by the library, independently of the order of drops. The library allows calls on one
+//! object from several threads. The module makes no decisions, and puts a single obligation on
+//! callers, in [`QueuePair::post`] and [`QueuePair::post_receives`]: buffers must outlive their
+//! verbs.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
@@ -25,7 +26,7 @@ use crate::contract::region::{Memory, Rights};
 /// A port's address on the network.
 pub(super) type Gid = [u8; 16];
 
-/// A returned object, or the system's error if it is null.
+/// Returns the object, or the system's error for a null pointer.
 fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }
@@ -35,8 +36,7 @@ fn done(error: c_int) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error.abs())) }
 }
 
-/// Declares an object of the library: its fields besides the pointer, and the call that destroys
-/// it.
+/// Declares an object of the library: the fields besides the pointer, and the destroying call.
 macro_rules! object {
     ($(#[$doc:meta])* $name:ident($raw:ty) { $($field:ident: $kind:ty),* } by $destroy:path) => {
         $(#[$doc])*
@@ -44,15 +44,15 @@ macro_rules! object {
             raw: NonNull<$raw>,
             $($field: $kind,)*
         }
-        // SAFETY: the library locks its objects itself, and none is bound to a thread.
+        // SAFETY: the library locks its objects, and no object is bound to a thread.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: made by the matching call, destroyed once. The objects that it was made
-                // of are in fields, which are dropped later. The call fails only while an object
-                // made of this one lives, and that would hold a reference on this one.
+                // SAFETY: made by the matching call, destroyed once. The parent objects are in
+                // fields, which are dropped later. The call fails only while a child object lives,
+                // and a child would hold a reference on this object.
                 let _ = unsafe { $destroy(self.raw.as_ptr()) };
             }
         }
@@ -99,7 +99,7 @@ object! {
 pub(super) struct Limits {
     pub send_queue: u32,
     pub completions: u32,
-    /// READs and atomics that one connection may have in flight, as initiator and as target.
+    /// READs and atomics that a connection may have in flight, as initiator and as target.
     pub initiated: u8,
     pub served: u8,
     pub atomics: bool,
@@ -118,13 +118,13 @@ pub(super) struct Port {
     pub ethernet: bool,
 }
 
-/// Names of all devices, in the library's order.
+/// Returns the names of all devices, in the library's order.
 pub(super) fn device_names() -> io::Result<Vec<String>> {
     with_devices(|devices| devices.iter().map(|device| name_of(*device)).collect())
 }
 
 fn name_of(device: *mut sys::ibv_device) -> String {
-    // SAFETY: an entry of a list that has not been freed; its name is a C string inside it.
+    // SAFETY: an entry of a list that has not been freed; the name is a C string inside the entry.
     unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) }.to_string_lossy().into_owned()
 }
 
@@ -132,7 +132,7 @@ fn with_devices<T>(look: impl FnOnce(&[*mut sys::ibv_device]) -> T) -> io::Resul
     let mut count = 0;
     // SAFETY: returns an array of `count` devices, or null.
     let list = made(unsafe { sys::ibv_get_device_list(&mut count) })?;
-    // SAFETY: as above; it is freed only below.
+    // SAFETY: as above; the array is freed only below.
     let result = look(unsafe { std::slice::from_raw_parts(list.as_ptr(), count as usize) });
     // SAFETY: made above; an opened device does not need the list.
     unsafe { sys::ibv_free_device_list(list.as_ptr()) };
@@ -140,7 +140,7 @@ fn with_devices<T>(look: impl FnOnce(&[*mut sys::ibv_device]) -> T) -> io::Resul
 }
 
 impl Context {
-    /// Opens the device of that name, if there is one.
+    /// Opens the device `name`; `None` if the machine has no such device.
     pub fn open(name: &str) -> io::Result<Option<Self>> {
         with_devices(|devices| {
             let device = devices.iter().find(|device| name_of(**device) == name);
@@ -154,7 +154,7 @@ impl Context {
     pub fn limits(&self) -> io::Result<Limits> {
         // SAFETY: plain integers, for which zero is a value.
         let mut found: sys::ibv_device_attr = unsafe { zeroed() };
-        // SAFETY: fills in the structure that it was compiled with.
+        // SAFETY: fills in the structure with which the library was compiled.
         done(unsafe { sys::ibv_query_device(self.raw.as_ptr(), &mut found) })?;
         let reads = |count: c_int| count.clamp(0, c_int::from(u8::MAX)) as u8;
         Ok(Limits {
@@ -183,12 +183,13 @@ impl Context {
         })
     }
 
-    /// Entry of the port's table of addresses, and whether it is for RoCE version 2.
+    /// Returns an entry of the port's table of addresses, and whether the entry is for RoCE version
+    /// 2.
     pub fn gid(&self, port: u8, index: u8) -> io::Result<(Gid, bool)> {
         // SAFETY: plain integers, for which zero is a value.
         let mut entry: sys::ibv_gid_entry = unsafe { zeroed() };
         let size = size_of_val(&entry);
-        // SAFETY: fills in a structure of the size that it is given.
+        // SAFETY: fills in a structure of the given size.
         done(unsafe {
             sys::_ibv_query_gid_ex(
                 self.raw.as_ptr(),
@@ -214,8 +215,8 @@ impl ProtectionDomain {
 }
 
 impl MemoryRegion {
-    /// Registers the first `bytes` of `memory`. Other nodes get `remote` rights on it, this one all
-    /// rights. All of it becomes resident.
+    /// Registers the first `bytes` of `memory`. Remote nodes get `remote` rights, the local node
+    /// all rights. The whole range becomes resident.
     pub fn new(
         domain: &Arc<ProtectionDomain>,
         memory: Arc<Memory>,
@@ -241,13 +242,13 @@ impl MemoryRegion {
         &self.memory
     }
 
-    /// Key of the region in this node's own work requests.
+    /// Returns the region's key for local work requests.
     pub fn local_key(&self) -> u32 {
         // SAFETY: alive as long as `self`.
         unsafe { self.raw.as_ref() }.lkey
     }
 
-    /// Key of the region in other nodes' verbs.
+    /// Returns the region's key for remote nodes' verbs.
     pub fn remote_key(&self) -> u32 {
         // SAFETY: alive as long as `self`.
         unsafe { self.raw.as_ref() }.rkey
@@ -263,14 +264,14 @@ impl EventChannel {
         // SAFETY: the context is open.
         let raw = made(unsafe { sys::ibv_create_comp_channel(context.raw.as_ptr()) })?;
         let channel = Self { raw, _context: Arc::clone(context) };
-        // An event is withdrawn when its queue is destroyed, even after it was announced: a
-        // blocking read would then wait for the next event, perhaps for ever.
+        // Destroying a queue withdraws the queue's events, even announced events: a blocking read
+        // would then wait for the next event, perhaps for ever.
         let flags = fcntl_getfl(&channel)? | OFlags::NONBLOCK;
         fcntl_setfl(&channel, flags)?;
         Ok(channel)
     }
 
-    /// Takes one event, if there is one; returns the cookie of its queue.
+    /// Takes a pending event, if any; returns the queue's cookie.
     pub fn take(&self) -> io::Result<Option<usize>> {
         let (mut queue, mut cookie) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is alive; both pointers are filled in on success.
@@ -300,10 +301,10 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    /// Largest number of completions that one poll takes.
+    /// Largest number of completions taken by a poll.
     pub const MOST: usize = 32;
 
-    /// Completions of the last poll.
+    /// Returns the completions of the last poll.
     #[inline]
     pub fn found(&self) -> &[ibv_wc] {
         &self.entries
@@ -311,7 +312,7 @@ impl Completions {
 }
 
 impl CompletionQueue {
-    /// A queue of at least `capacity` entries that sends events with `cookie` to `channel`.
+    /// Makes a queue of at least `capacity` entries that sends events with `cookie` to `channel`.
     pub fn new(
         context: &Arc<Context>,
         capacity: u32,
@@ -320,7 +321,7 @@ impl CompletionQueue {
         let (events, cookie) = channel.unzip();
         let raw_channel = events.map_or(ptr::null_mut(), |events| events.raw.as_ptr());
         let cookie = ptr::without_provenance_mut(cookie.unwrap_or(0));
-        // SAFETY: context and channel are alive, and kept so by the fields.
+        // SAFETY: context and channel are alive, kept alive by the fields.
         let raw = unsafe {
             let capacity = capacity as c_int;
             sys::ibv_create_cq(context.raw.as_ptr(), capacity, cookie, raw_channel, 0)
@@ -335,17 +336,17 @@ impl CompletionQueue {
         let (queue, most) = (self.raw.as_ptr(), Completions::MOST as c_int);
         into.entries.clear();
         into.entries.reserve(Completions::MOST);
-        // SAFETY: the queue and its context are alive; a provider always has the operation, and
-        // fills in as many entries as it returns, at most the number that there is room for.
+        // SAFETY: queue and context are alive; a provider always has the operation, and fills in as
+        // many entries as it returns, at most the reserved number.
         unsafe {
             let poll = (*(*queue).context).ops.poll_cq.expect("every provider polls");
             let found = poll(queue, most, into.entries.as_mut_ptr());
-            // If a queue can no longer be polled it yields nothing, and its connections time out.
+            // A queue that can no longer be polled yields nothing, and its connections time out.
             into.entries.set_len(found.max(0) as usize);
         }
     }
 
-    /// Asks for an event at the next completion. Completions already in the queue cause none.
+    /// Asks for an event at the next completion. Completions already in the queue cause no event.
     pub fn request_event(&self) {
         let queue = self.raw.as_ptr();
         // SAFETY: as in `poll`. A failure delays a wake, at most by the executor's bound on sleep.
@@ -365,7 +366,7 @@ pub(super) struct Shape {
     pub inline_bytes: u32,
 }
 
-/// The far end of a reliable connection, and the path to it.
+/// The far end of a reliable connection, and the path to the far end.
 #[derive(Clone, Copy)]
 pub(super) struct Route {
     pub port: u8,
@@ -375,13 +376,13 @@ pub(super) struct Route {
     pub global: bool,
 }
 
-/// Parameters that both ends of a connection agreed upon.
+/// Parameters agreed by the ends of a connection.
 #[derive(Clone, Copy)]
 pub(super) struct Agreement {
     pub mtu: u8,
     pub peer_number: u32,
     pub peer_first_packet: u32,
-    /// READs and atomics that the other side may have in flight here.
+    /// READs and atomics that the far end may have in flight to this end.
     pub served: u8,
 }
 
@@ -400,8 +401,8 @@ impl Route {
 }
 
 impl QueuePair {
-    /// Makes a queue pair; its completions go to `sends` and `receives`. Its limit of inline bytes
-    /// may be lower than asked for.
+    /// Makes a queue pair with completions to `sends` and `receives`. The pair's limit of inline
+    /// bytes may be lower than asked for.
     pub fn new(
         domain: &Arc<ProtectionDomain>,
         sends: &Arc<CompletionQueue>,
@@ -426,10 +427,10 @@ impl QueuePair {
                 max_recv_sge: 1,
                 max_inline_data: inline_bytes,
             };
-            // SAFETY: domain and queues are alive, and kept so by the fields.
+            // SAFETY: domain and queues are alive, kept alive by the fields.
             let raw = made(unsafe { sys::ibv_create_qp(domain.raw.as_ptr(), &mut attributes) });
             match raw {
-                // Trial is the only way to find a device's limit of inline bytes.
+                // A device's limit of inline bytes can only be found by trial.
                 Err(error) if error.raw_os_error() == Some(EINVAL) && inline_bytes > 8 => {
                     inline_bytes /= 2;
                 }
@@ -448,7 +449,7 @@ impl QueuePair {
         unsafe { self.raw.as_ref() }.qp_num
     }
 
-    /// Largest number of bytes that a work request can carry itself.
+    /// Returns the largest number of bytes that a work request can carry inline.
     #[inline]
     pub fn inline_bytes(&self) -> u32 {
         self.inline_bytes
@@ -465,12 +466,11 @@ impl QueuePair {
         attributes.qp_state = to;
         fill(&mut attributes);
         let mask = (mask | sys::ibv_qp_attr_mask::IBV_QP_STATE).0 as c_int;
-        // SAFETY: the pair is alive; the mask names the fields that were filled in.
+        // SAFETY: the pair is alive; the mask names the filled-in fields.
         done(unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut attributes, mask) })
     }
 
-    /// First step of a connection. Admits verbs of the other side, within the rights of each
-    /// region.
+    /// First step of a connection. Admits verbs of the far end, within the regions' rights.
     pub fn admit_verbs(&self, port: u8) -> io::Result<()> {
         use sys::ibv_access_flags as Access;
         use sys::ibv_qp_attr_mask as Mask;
@@ -485,7 +485,7 @@ impl QueuePair {
         self.modify(sys::ibv_qp_state::IBV_QPS_INIT, fill, mask)
     }
 
-    /// Second step: answers the other side's requests from now on.
+    /// Second step: answers the far end's requests from now on.
     pub fn receive_from(&self, route: &Route, agreed: Agreement) -> io::Result<()> {
         use sys::ibv_qp_attr_mask as Mask;
         let fill = |attributes: &mut sys::ibv_qp_attr| {
@@ -523,7 +523,7 @@ impl QueuePair {
         self.modify(sys::ibv_qp_state::IBV_QPS_RTS, fill, mask)
     }
 
-    /// All steps for a datagram pair.
+    /// Carries out all steps for a datagram pair.
     pub fn open_datagrams(&self, port: u8, queue_key: u32) -> io::Result<()> {
         use sys::ibv_qp_attr_mask as Mask;
         let fill = |attributes: &mut sys::ibv_qp_attr| {
@@ -541,20 +541,20 @@ impl QueuePair {
         self.modify(sys::ibv_qp_state::IBV_QPS_RTS, |_| {}, sys::ibv_qp_attr_mask(0))
     }
 
-    /// Posts the requests of a chain with one doorbell. If the device refuses one, that one and
-    /// those after it are not posted.
+    /// Posts the requests of a chain with one doorbell. If the device refuses a request, neither
+    /// the refused request nor later requests are posted.
     ///
     /// # Safety
-    /// Until its request has completed or the queue pair is destroyed, every buffer that the chain
-    /// names must stay where it is, registered, and must not be touched if the device writes it.
-    /// Buffers of inline requests are needed during the call only.
+    /// Until its request has completed or the queue pair is destroyed, every buffer named in the
+    /// chain must stay in place, registered, and must not be touched if the device writes the
+    /// buffer. Buffers of inline requests are needed during the call only.
     #[inline]
     pub unsafe fn post(&self, chain: &mut Chain) -> Result<(), Refused> {
         let Some(first) = chain.link() else { return Ok(()) };
         let (pair, mut refused) = (self.raw.as_ptr(), ptr::null_mut());
-        // SAFETY: the pair and its context are alive, a provider always has the operation, and the
-        // chain is linked through lists of requests and buffers that it owns. The request that the
-        // provider returns as refused is one of the chain, which still exists.
+        // SAFETY: pair and context are alive, a provider always has the operation, and the chain is
+        // linked through lists of requests and buffers that the chain owns. The refused request
+        // returned by the provider is in the chain, which still exists.
         unsafe {
             let post = (*(*pair).context).ops.post_send.expect("every provider sends");
             if post(pair, first, &mut refused) == 0 {
@@ -564,17 +564,17 @@ impl QueuePair {
         }
     }
 
-    /// Gives receive buffers for datagrams to the device, one for each request.
+    /// Gives receive buffers for datagrams to the device, one buffer per request.
     ///
     /// # Safety
-    /// As for [`QueuePair::post`]. Each request names exactly one buffer.
+    /// As for [`QueuePair::post`]. A request names exactly one buffer.
     pub unsafe fn post_receives(&self, requests: &mut [ibv_recv_wr]) -> io::Result<()> {
         for index in 1..requests.len() {
             requests[index - 1].next = &raw mut requests[index];
         }
         let Some(first) = requests.first_mut() else { return Ok(()) };
         let (pair, mut refused) = (self.raw.as_ptr(), ptr::null_mut());
-        // SAFETY: the pair and its context are alive; the list ends with a null pointer.
+        // SAFETY: pair and context are alive; the list ends with a null pointer.
         done(unsafe {
             let post = (*(*pair).context).ops.post_recv.expect("every provider receives");
             post(pair, first, &mut refused)
@@ -582,10 +582,10 @@ impl QueuePair {
     }
 }
 
-/// Error: the device did not take all of a chain.
+/// Error: the device did not take the whole chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Refused {
-    /// Id of the first request that it did not take.
+    /// Id of the first request that the device did not take.
     pub id: u64,
 }
 
@@ -599,7 +599,7 @@ pub(super) struct Patience {
 impl AddressHandle {
     pub fn new(domain: &Arc<ProtectionDomain>, route: &Route) -> io::Result<Self> {
         let mut attributes = route.attributes();
-        // SAFETY: the domain is alive, and kept so by the field.
+        // SAFETY: the domain is alive, kept alive by the field.
         let raw = unsafe { sys::ibv_create_ah(domain.raw.as_ptr(), &mut attributes) };
         Ok(Self { raw: made(raw)?, _domain: Arc::clone(domain) })
     }

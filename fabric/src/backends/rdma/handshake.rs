@@ -1,7 +1,7 @@
-//! Requests to other nodes, and the service that answers theirs: connection set-up over TCP.
+//! Connection set-up over TCP: requests to remote nodes, and the service that answers requests.
 //!
-//! Every request has a connection of its own and a time-out, so that a slow, silent or hostile peer
-//! only blocks the thread that serves it. The messages are in `wire`; `node` decides the replies.
+//! Every request has a separate connection and a time-out, so that a slow, silent or hostile peer
+//! only blocks the serving thread. The messages are in `wire`; `node` decides the replies.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -46,7 +46,7 @@ fn exchange(at: SocketAddr, request: &NodeRequest, limit: Duration) -> io::Resul
     read_message(&stream)
 }
 
-/// Reads all bytes until the other side closes its end.
+/// Reads until the peer closes its end.
 fn read_message(stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut message = Vec::new();
     stream.take(MAX_BYTES as u64).read_to_end(&mut message)?;
@@ -56,7 +56,7 @@ fn read_message(stream: &TcpStream) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// Answers a node's peers until it is dropped.
+/// Answers a node's peers until dropped.
 pub(super) struct Service {
     at: SocketAddr,
     ended: Arc<AtomicBool>,
@@ -78,7 +78,7 @@ impl Service {
                     return;
                 }
                 let (Ok(stream), node) = (stream, Arc::clone(&node)) else { continue };
-                // If no thread can be started the peer gets no answer, as if this node were gone.
+                // If no thread can be started, the peer gets no answer, as if the node were gone.
                 let _ = spawner.spawn("rdma-answer", move || answer(&node, &stream, limit));
             }
         };
@@ -86,7 +86,7 @@ impl Service {
         Ok(Self { at, ended, thread: Some(thread) })
     }
 
-    /// Address at which it listens.
+    /// Returns the listening address.
     pub fn at(&self) -> SocketAddr {
         self.at
     }
@@ -95,7 +95,8 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // The thread checks the flag after accepting a connection, so connect to it.
+        // The thread checks the flag after accepting a connection; this connection wakes the
+        // thread.
         let called = TcpStream::connect_timeout(&self.at, Duration::from_secs(1));
         if let (Ok(_), Some(thread)) = (called, self.thread.take()) {
             let _ = thread.join();
@@ -103,7 +104,7 @@ impl Drop for Service {
     }
 }
 
-/// Answers one request. Errors are left to the asking side, which gets no reply.
+/// Answers a request. On errors the asking side gets no reply.
 fn answer(node: &RdmaNode, stream: &TcpStream, limit: Duration) {
     let serve = || -> io::Result<()> {
         stream.set_read_timeout(Some(limit))?;
@@ -114,7 +115,7 @@ fn answer(node: &RdmaNode, stream: &TcpStream, limit: Duration) {
                 NodeRequest::decode(body)
                     .map_or(Some(Reply::Unknown), |request| node.serve(&request))
             }
-            // The preamble of the reply tells the other version which version this is.
+            // The reply's preamble tells the peer this build's version.
             Some((preamble, _)) if version_of(*preamble).is_some() => Some(Reply::Unknown),
             _ => None,
         };

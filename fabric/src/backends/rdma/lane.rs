@@ -1,9 +1,9 @@
-//! The data path of one lane: batches to connections, completions back, messages both ways.
+//! The data path of a lane: batches to connections, completions back, messages in both directions.
 //!
-//! All completions of a lane arrive in one queue. An id identifies the connection and the verb, or
-//! a buffer for datagrams. Slow work (requesting a connection from another node, or looking up a
+//! A lane's completions arrive in one queue. An id identifies the connection and the verb, or a
+//! buffer for datagrams. Slow work (requesting a connection from a remote node, or looking up a
 //! lane's mailbox) is an errand: a thread that reports its result as news. So polling never blocks,
-//! and a node that does not answer delays only the verbs and messages to it.
+//! and a silent node delays only verbs and messages to the silent node.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::contract::region::Rights;
 use crate::contract::transport::{FabricError, Sink, Token, Transport, Wake};
 use crate::contract::verbs::{Capabilities, VerbError, Work, WorkRequest};
 
-/// The data path of one lane. Queue pairs come first: they are destroyed before the buffers that
-/// the device may access through them.
+/// The data path of a lane. Queue pairs come first, so that they are destroyed before the buffers
+/// to which they give the device access.
 pub(super) struct RdmaLane {
     pub(super) connections: Vec<Connection>,
     datagrams: Datagrams,
@@ -36,12 +36,12 @@ pub(super) struct RdmaLane {
     arena: Arena,
     chain: Chain,
     queue: Arc<CompletionQueue>,
-    /// Completions found by the poll before going to sleep, and whether there were any.
+    /// Completions found by the poll before going to sleep, and whether the poll found any.
     early: RefCell<Completions>,
     has_early: Cell<bool>,
     completions: Completions,
     reconnected: Vec<(Token, Result<(), VerbError>)>,
-    /// By node: whether the batch being posted has verbs to it already.
+    /// By node: whether the batch being posted already has verbs to the node.
     addressed: Vec<bool>,
 }
 
@@ -51,15 +51,15 @@ enum News {
     Found(Endpoint, Option<Mailbox>),
 }
 
-/// Registrations of the buffers that this lane's batches use.
+/// Registrations of the buffers of the lane's batches.
 pub(super) struct Arena {
     pub domain: Arc<ProtectionDomain>,
     pub slabs: Vec<MemoryRegion>,
 }
 
 impl Arena {
-    /// Address and key of a request's local side. Registers memory that was not seen before: the
-    /// lane's pool grows by slabs, rarely.
+    /// Returns the address and key of a request's local side. Registers new memory: the lane's pool
+    /// grows by slabs, rarely.
     #[inline]
     pub fn local(&mut self, work: &Work, request: &WorkRequest) -> Result<Local, VerbError> {
         if let Some(word) = word_of(request) {
@@ -78,14 +78,14 @@ impl Arena {
     fn grow(&mut self, memory: &Arc<crate::contract::region::Memory>) -> Result<u32, VerbError> {
         let nobody = Rights { read: false, write: false, atomic: false };
         let slab = MemoryRegion::new(&self.domain, Arc::clone(memory), memory.bytes(), nobody);
-        // The verb was not posted, so it has no effect; a reconnect tries again.
+        // An unposted verb has no effect; a reconnect tries again.
         let slab = slab.map_err(|_| VerbError::Broken)?;
         self.slabs.push(slab);
         Ok(self.slabs[self.slabs.len() - 1].local_key())
     }
 }
 
-/// Context that errands need, cloned into their threads.
+/// Context for errands, cloned into the errands' threads.
 #[derive(Clone)]
 struct Errands {
     shared: Arc<RdmaState>,
@@ -98,7 +98,7 @@ struct Errands {
 }
 
 impl Errands {
-    /// Runs an errand on a thread of its own. If none can be started, reports `failed`.
+    /// Runs an errand on a separate thread. If no thread can be started, reports `failed`.
     fn run(&self, failed: News, errand: impl FnOnce(&Self) -> News + Send + 'static) {
         let own = self.clone();
         let started = self.shared.env.spawn("rdma-ask", move || {
@@ -135,13 +135,13 @@ impl Errands {
         });
     }
 
-    /// Makes this end of a connection, requests the other end, and joins them.
+    /// Makes the near end of a connection, requests the far end, and joins the ends.
     fn make_link(&self, to: NodeId) -> Result<Link, ConnectFailure> {
         let (config, device) = (&self.shared.config, &self.node.device);
         let shape = self.node.connection_shape(config);
         let pair = QueuePair::new(&device.domain, &self.queue, &self.queue, shape)?;
         pair.admit_verbs(device.port)?;
-        // Any number will do; a different one each time rejects strays of an earlier life.
+        // Any number will do; changing the number rejects stray packets of an earlier life.
         let first_packet = self.shared.env.now().0 as u32 & 0xFF_FFFF;
         let card = Card {
             queue_pair: pair.number(),
@@ -161,7 +161,7 @@ impl Errands {
             mtu: theirs.mtu,
             peer_number: theirs.queue_pair,
             peer_first_packet: theirs.first_packet,
-            // The other end issues no verbs.
+            // The far end issues no verbs.
             served: 1,
         };
         pair.receive_from(&device.route_to(theirs.gid, theirs.lid), agreed)?;
@@ -190,7 +190,7 @@ impl From<FabricError> for ConnectFailure {
 }
 
 impl RdmaLane {
-    /// Makes the lane's queues. Connections are made when first used.
+    /// Makes the lane's queues. Connections are made at first use.
     pub fn open(
         shared: Arc<RdmaState>,
         node: &Arc<RdmaNode>,
@@ -257,7 +257,7 @@ impl RdmaLane {
         }
     }
 
-    /// Processes the results of one poll. Returns whether there may be more.
+    /// Processes the results of a poll. Returns whether more completions may wait.
     #[inline]
     fn take_completions(&mut self, completions: &Completions, sink: &mut dyn Sink) -> bool {
         for completion in completions.found() {
@@ -290,8 +290,8 @@ fn status_of(completion: &super::ffi::ibv_wc) -> super::ffi::ibv_wc_status::Type
 }
 
 impl Transport for RdmaLane {
-    /// Masked and 16-byte atomics exist on some devices (mlx5), but only through interfaces that
-    /// this back end does not use; so it claims neither.
+    /// Claims neither masked nor 16-byte atomics: some devices (mlx5) have them, but only through
+    /// interfaces that the back end does not use.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
@@ -308,7 +308,7 @@ impl Transport for RdmaLane {
                 None => work.fail(index, VerbError::Unreachable),
             }
         }
-        // One more part, so that the batch stays while its parts are queued.
+        // One extra part keeps the batch in place while parts are queued.
         let flight = self.flights.add(token, work, parts + 1);
         for index in 0..nodes {
             if std::mem::take(&mut self.addressed[index]) {
@@ -364,8 +364,8 @@ impl Transport for RdmaLane {
         }
     }
 
-    /// Also requests an event, because the lane may go to sleep now; the poll that follows finds
-    /// the completions that came before it.
+    /// Also requests an event, because the lane may go to sleep now; the following poll finds
+    /// completions from before the request.
     fn has_input(&self) -> bool {
         let ready = !self.flights.landed.is_empty()
             || !self.reconnected.is_empty()

@@ -1,31 +1,31 @@
-//! The `rdma` back end: devices (NICs) of memory and compute nodes carry out verbs themselves.
+//! The `rdma` back end: the devices (NICs) of memory and compute nodes carry out verbs.
 //!
 //! # What it is
-//! The fabric's contract on `libibverbs`: a reliable connection between each lane and each node
-//! that it reads or writes, unreliable datagrams for messages. The target's processor takes no part
-//! in a verb. It only makes the connection on request, over TCP, and destroys it to fence a node.
+//! The fabric's contract on `libibverbs`: reliable connections from lanes to nodes for verbs,
+//! unreliable datagrams for messages. The target's processor takes no part in a verb. Target
+//! software only makes connections on request, over TCP, and destroys connections to fence a node.
 //!
 //! # What it is not
-//! It is no daemon and knows no cluster beyond its [`Config`]: the nodes of this process, and the
-//! addresses of the others. It encrypts nothing; any process that can reach the handshake's port or
-//! forge packets on the network is trusted, as is usual with RDMA.
+//! The back end is no daemon and knows no cluster beyond its [`Config`]: the nodes of this process,
+//! and the addresses of remote nodes. Nothing is encrypted; any process that can reach the
+//! handshake's port or forge packets on the network is trusted, as is usual with RDMA.
 //!
 //! # Where to look
-//! * Set-up: `config`, `device` (choosing), `node` (a node as its peers see it), `handshake` and
-//!   `wire` (requests to other nodes), `events` (waking lanes that sleep), `error`.
+//! * Set-up: `config`, `device` (choosing), `node` (a node from its peers' side), `handshake` and
+//!   `wire` (requests to remote nodes), `events` (waking sleeping lanes), `error`.
 //! * Data path: `lane`, `connection` (verbs), `datagrams` (messages), `chain` (work requests),
 //!   `rules` (order and errors).
-//! * `ffi`: every call of the library, wrapped once.
+//! * `ffi`: the library's calls, wrapped once.
 //!
 //! # Ownership
-//! A lane's thread owns its ends of connections and its queues. Their far ends belong to the
-//! target's [`Fabric`] and are made and destroyed under one lock with the fences. Registered memory
-//! is kept alive by its registration.
+//! A lane's thread owns the lane's ends of connections and the lane's queues. The far ends belong
+//! to the target's [`Fabric`] and are made and destroyed under one lock with the fences. A
+//! registration keeps the registered memory alive.
 //!
 //! # Failed verbs
-//! The device reports refusals of the target precisely. When the target stops answering, the
-//! outcome of verbs in flight is unknown, even if a fence was the cause: only the next handshake
-//! returns `Revoked` (H24).
+//! The device reports the target's refusals precisely. When the target stops answering, the outcome
+//! of verbs in flight is unknown, even if a fence was the cause: only the next handshake returns
+//! `Revoked` (H24).
 
 mod chain;
 mod config;
@@ -72,20 +72,20 @@ struct RdmaState {
     nodes: Vec<PeerNode>,
 }
 
-/// A node of the fabric, as this process reaches it.
+/// A node of the fabric, from this process's side.
 struct PeerNode {
     at: SocketAddr,
     here: Option<Here>,
 }
 
-/// A node of this process. Its service is dropped before the node.
+/// A node of this process. The service is dropped before the node.
 struct Here {
     _service: Service,
     node: Arc<RdmaNode>,
 }
 
 impl RdmaFabric {
-    /// Opens the devices of this process's nodes, and listens for their peers.
+    /// Opens the devices of this process's nodes, and listens for peers.
     ///
     /// # Errors
     /// [`SetupError`]: an error in the configuration or of the machine.
@@ -97,15 +97,15 @@ impl RdmaFabric {
         Ok(Self { shared: Arc::new(RdmaState { config, env, nodes }) })
     }
 
-    /// Address at which a node listens for its peers; `None` if there is no such node.
+    /// Returns the address at which a node listens for peers; `None` for an unknown node.
     pub fn listens_at(&self, node: NodeId) -> Option<SocketAddr> {
         self.shared.nodes.get(usize::from(node.0)).map(|peer| peer.at)
     }
 
-    /// Checks that a node answers and speaks the same version.
+    /// Checks that a node answers and speaks this version.
     ///
     /// # Errors
-    /// Unknown node, or the reason why it does not answer properly.
+    /// Unknown node, or the reason for a missing or improper answer.
     pub fn greet(&self, node: NodeId) -> Result<(), FabricError> {
         let at = self.shared.peer(node)?.at;
         match self.shared.ask(node, &NodeRequest::Greet { of: node })? {
@@ -115,7 +115,7 @@ impl RdmaFabric {
     }
 
     /// Makes a node of this process stop answering, as if it had died, or answer again. For tests:
-    /// the node shares the process, so it cannot fail alone.
+    /// the node shares the process and cannot fail alone.
     ///
     /// # Errors
     /// The node is not in this process.

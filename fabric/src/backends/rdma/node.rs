@@ -1,9 +1,9 @@
-//! A node of this process as its peers see it: registered regions, the far ends of their
+//! A node of this process from its peers' side: registered regions, the far ends of peers'
 //! connections, and fences.
 //!
-//! The far end of a connection issues nothing; the device answers for it. Software only makes and
-//! destroys it. Both happen under one lock with the fences, so a connection is either seen by a
-//! fence or refused because of it (H2).
+//! The far end of a connection issues nothing; the device answers verbs. Software only makes and
+//! destroys far ends, under one lock with the fences, so a connection is either seen by a fence or
+//! refused because of the fence (H2).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ pub(super) struct RdmaNode {
     pub events: Events,
     regions: RwLock<BTreeMap<RegionId, (Key, MemoryRegion)>>,
     far_ends: Mutex<FarEnds>,
-    /// Completion queue of the far ends; always empty, because they issue nothing.
+    /// Completion queue of the far ends; always empty, because far ends issue nothing.
     silent: Arc<CompletionQueue>,
     /// Mailboxes of the open lanes; `None` while a lane is being opened.
     lanes: Mutex<BTreeMap<LaneId, Option<Mailbox>>>,
@@ -36,10 +36,9 @@ pub(super) struct RdmaNode {
 
 #[derive(Default)]
 struct FarEnds {
-    /// By node: epoch below which its connections are refused.
+    /// By node: epoch below which connections are refused.
     fences: BTreeMap<NodeId, Epoch>,
-    /// By initiating lane. Dropping a queue pair destroys it: no later verb of the lane takes
-    /// effect.
+    /// By initiating lane. Dropping destroys a queue pair: no later verb of the lane takes effect.
     open: BTreeMap<Endpoint, (Epoch, QueuePair)>,
 }
 
@@ -112,7 +111,7 @@ impl RdmaNode {
         Ok(Reply::Connected { card, keys: regions.values().map(|(key, _)| *key).collect() })
     }
 
-    /// Refuses older epochs of `expelled`, and destroys their connections.
+    /// Refuses older epochs of `expelled`, and destroys the connections of older epochs.
     pub fn fence(&self, expelled: NodeId, epoch: Epoch) {
         let mut far_ends = self.far_ends.lock().unwrap_or_else(PoisonError::into_inner);
         let fence = far_ends.fences.entry(expelled).or_default();
@@ -139,7 +138,7 @@ impl RdmaNode {
         Ok(())
     }
 
-    /// Registers memory, so that the device may access it.
+    /// Registers memory for access by the device.
     pub fn register_memory(
         &self,
         memory: Arc<Memory>,
@@ -157,13 +156,13 @@ impl RdmaNode {
         })
     }
 
-    /// Removes a region: the device refuses its key from now on.
+    /// Removes a region: the device refuses the region's key from now on.
     #[cfg(test)]
     pub fn deregister(&self, region: RegionId) {
         self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&region);
     }
 
-    /// Reserves the lane. Returns whether it was free.
+    /// Reserves the lane. Returns whether the lane was free.
     pub fn open_lane(&self, lane: LaneId) -> bool {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let free = !lanes.contains_key(&lane);
@@ -189,7 +188,7 @@ impl RdmaNode {
         self.reachable.load(Ordering::Relaxed)
     }
 
-    /// Makes the node stop answering, as if it had died, or answer again.
+    /// Makes the node stop answering, as if dead, or answer again.
     pub fn set_reachable(&self, reachable: bool) {
         self.reachable.store(reachable, Ordering::SeqCst);
         if !reachable {
@@ -197,7 +196,7 @@ impl RdmaNode {
         }
     }
 
-    /// Parameters of a lane's queue pairs on this device.
+    /// Returns the parameters of a lane's queue pairs on the node's device.
     pub fn connection_shape(&self, config: &Config) -> Shape {
         Shape {
             datagrams: false,

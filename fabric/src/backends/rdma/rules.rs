@@ -1,4 +1,5 @@
-//! Rules of ordering verbs on a device, and of translating its errors: decisions over plain values.
+//! Rules for ordering verbs on a device, and for translating device errors: decisions over plain
+//! values.
 
 use super::ffi::ibv_wc_status;
 use crate::contract::verbs::{VerbError, VerbKind};
@@ -6,17 +7,17 @@ use crate::contract::verbs::{VerbError, VerbKind};
 /// Method of keeping a verb behind earlier verbs that it could overtake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ordering {
-    /// The device does, told by the fence flag.
+    /// The fence flag makes the device wait.
     Flag,
-    /// The verb is posted only when they are complete.
+    /// The verb is posted only after the earlier verbs have completed.
     Wait,
 }
 
 impl Ordering {
-    /// Method for devices of this vendor. Soft-RoCE handles the flag wrongly as of Linux 6.1: when
-    /// it repeats a verb with the flag, that verb waits for itself if it is an atomic, and
-    /// otherwise for READs and atomics *behind* it; then nothing on the connection completes any
-    /// more, not even with an error.
+    /// Returns the method for devices of this vendor. Soft-RoCE handles the flag wrongly as of
+    /// Linux 6.1: a retransmitted atomic with the flag waits for itself, any other verb with the
+    /// flag for READs and atomics *behind* it; then nothing on the connection completes any more,
+    /// not even with an error.
     pub fn of_vendor(vendor: u32) -> Self {
         if vendor == SOFT_ROCE { Self::Wait } else { Self::Flag }
     }
@@ -34,7 +35,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Whether a verb of this kind could overtake one in flight.
+    /// Whether a verb of this kind could overtake a verb in flight.
     #[inline]
     pub fn could_overtake(self, kind: VerbKind) -> bool {
         match kind {
@@ -44,7 +45,7 @@ impl Order {
         }
     }
 
-    /// Adds a verb in flight. A fenced verb waits for all before it.
+    /// Adds a verb in flight. A fenced verb waits for all earlier verbs.
     #[inline]
     pub fn add(&mut self, kind: VerbKind, fenced: bool) {
         if fenced {
@@ -58,12 +59,12 @@ impl Order {
     }
 }
 
-/// Translates a completion error of the device to the fabric's, for a verb of this kind.
+/// Translates a completion error of the device to the fabric's error, for a verb of this kind.
 pub(super) fn meaning(status: ibv_wc_status::Type, kind: Option<VerbKind>) -> VerbError {
     use ibv_wc_status as Status;
     let atomic = matches!(kind, Some(VerbKind::CompareAndSwap | VerbKind::FetchAndAdd));
     match status {
-        // The target examined the request and refused all of it.
+        // The target examined the request and refused the whole request.
         Status::IBV_WC_REM_ACCESS_ERR => VerbError::AccessDenied,
         Status::IBV_WC_REM_INV_REQ_ERR if atomic => VerbError::Misaligned,
         Status::IBV_WC_REM_INV_REQ_ERR => VerbError::AccessDenied,

@@ -1,8 +1,8 @@
 //! The codec of the handshake's messages.
 //!
-//! A node opens a TCP connection to another, sends one request, reads one reply, and closes.
-//! Everything is little-endian. Both messages begin with the same six bytes in every version, so
-//! that nodes of different versions can report the mismatch:
+//! A node opens a TCP connection to a peer, sends a request, reads a reply, and closes. Numbers are
+//! little-endian. Request and reply begin with the same six bytes in every version, so that nodes
+//! of different versions can report the mismatch:
 //!
 //! ```text
 //! magic (4) version (2) | kind or status (1) | body
@@ -17,10 +17,10 @@ pub(super) const MAGIC: [u8; 4] = *b"LoRD";
 pub(super) const VERSION: u16 = 1;
 /// Length of magic and version.
 pub(super) const PREAMBLE_BYTES: usize = 6;
-/// Length of the longest message: a reply that names every region a node can have.
+/// Length of the longest message: a reply with the largest possible number of regions.
 pub(super) const MAX_BYTES: usize = 64 + 256 * 22;
 
-/// Parameters that one end of a connection sends to the other.
+/// Parameters that an end of a connection sends to the far end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Card {
     pub queue_pair: u32,
@@ -33,7 +33,7 @@ pub(super) struct Card {
     pub reads: u8,
 }
 
-/// A region as other nodes see it: address, size, rights and key.
+/// A region from remote nodes' side: address, size, rights and key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Key {
     pub region: RegionId,
@@ -57,9 +57,9 @@ pub(super) struct Mailbox {
 pub(super) enum NodeRequest {
     /// Asks whether the node answers.
     Greet { of: NodeId },
-    /// Asks for a connection for one-sided verbs, in place of the lane's current one.
+    /// Asks for a connection for one-sided verbs, in place of the lane's current connection.
     Connect { of: NodeId, from: Endpoint, epoch: Epoch, card: Card },
-    /// Asks for the mailbox of this lane.
+    /// Asks for the mailbox of the lane.
     Find { lane: Endpoint },
     /// Fences older epochs of a node.
     Fence { of: NodeId, expelled: NodeId, epoch: Epoch },
@@ -76,7 +76,7 @@ pub(super) enum Reply {
     Found(Mailbox),
     /// The initiator's epoch is fenced.
     Revoked,
-    /// No such node or lane here.
+    /// The node or lane is unknown to the asked node.
     Unknown,
     /// The device returned an error.
     Failed,
@@ -192,7 +192,7 @@ impl Reply {
     }
 }
 
-/// Version in a preamble; `None` if it is not one.
+/// Returns the version in a preamble; `None` if the magic is wrong.
 pub(super) fn version_of(preamble: [u8; PREAMBLE_BYTES]) -> Option<u16> {
     let [a, b, c, d, low, high] = preamble;
     ([a, b, c, d] == MAGIC).then(|| u16::from_le_bytes([low, high]))

@@ -1,4 +1,5 @@
-//! A process's attachment to one node: its memory, mapped here, and the connection to its host.
+//! A process's attachment to a node: the node's mapped memory, and the connection to the node's
+//! host.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +19,7 @@ use crate::backends::copies::{Mapping, REGIONS_PER_NODE, Region, Target};
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::contract::region::{Memory, Rights, View};
 
-/// Time for a host to answer: longer than a fence may take.
+/// Time for a host to answer; longer than a fence may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// An attachment to one node.
@@ -26,16 +27,16 @@ pub(super) struct Attachment {
     socket: Mutex<Socket>,
     board: ForeignBoard,
     regions: Box<[OnceLock<Arc<Region>>]>,
-    /// Whether the host hung up, or once failed to answer: its next reply may belong to an earlier
-    /// request.
+    /// Whether the host hung up, or once failed to answer: the host's next reply may then belong to
+    /// an earlier request.
     lost: AtomicBool,
     /// Whether a test has made the node unreachable.
     cut: Arc<AtomicBool>,
 }
 
 impl Attachment {
-    /// Attaches to `node`, in a fabric of `nodes` nodes, at its socket in `directory`; `gates` are
-    /// this process's.
+    /// Attaches to `node`, in a fabric of `nodes` nodes, at the node's socket in `directory`;
+    /// `gates` is the file of this process's gates.
     pub(super) fn new(
         directory: &Path,
         node: NodeId,
@@ -121,12 +122,12 @@ impl Attachment {
         if bytes > mapped as u64 {
             return Err(ShmError::Nonsense);
         }
-        // Another thread may have mapped it meanwhile.
+        // Another thread may have mapped the region meanwhile.
         let _ = slot.set(Arc::new(Region::new(mapping, bytes, rights)));
         Ok(())
     }
 
-    /// Opens a lane of the node, with the bell to ring while it sleeps; `None` if the lane is
+    /// Opens a lane of the node, with the bell to ring while the lane sleeps; `None` if the lane is
     /// already open.
     pub(super) fn open_lane(
         &self,
@@ -143,8 +144,8 @@ impl Attachment {
         }
     }
 
-    /// Ring in which `from` puts messages for a lane of the node, and the lane's bell; `None` if
-    /// the lane is not open or has no free ring.
+    /// Returns the ring in which `from` puts messages for a lane of the node, and the lane's bell;
+    /// `None` if the lane is not open or has no free ring.
     pub(super) fn find_lane(
         &self,
         lane: LaneId,
@@ -162,8 +163,8 @@ impl Attachment {
         }
     }
 
-    /// Closes a lane: releases its mailbox if it is this node's, and the rings that it sends
-    /// through here.
+    /// Closes a lane: releases the lane's mailbox if the lane is of this node, and the lane's
+    /// sending rings at this node.
     pub(super) fn close_lane(&self, at: Endpoint) -> Result<(), ShmError> {
         self.expect_done(HostRequest::CloseLane { at })
     }
@@ -244,9 +245,9 @@ impl Target for Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // Unmapped first, as the goodbye says; the lanes that were here have let go of theirs.
+        // Unmapped first, as the goodbye says; this process's lanes have released their references.
         self.regions = Box::default();
-        // If it does not arrive, the host waits for the end of this process.
+        // If the goodbye does not arrive, the host waits for the end of this process.
         let _ = self.socket().send_now(&HostRequest::Goodbye.encode(), &[]);
     }
 }

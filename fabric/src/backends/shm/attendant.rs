@@ -1,10 +1,11 @@
 //! A process's attendant: the thread for work that lanes must not wait for.
 //!
-//! It finds the mailboxes of other lanes, re-makes connections, and notices hosts that hang up. It
-//! sleeps otherwise. Lanes wake it by the process's *bell*. It is not involved in messages from
-//! other processes: every lane has a bell of its own for those.
+//! The attendant finds the mailboxes of receiving lanes, re-makes connections, and notices hosts
+//! that hang up. Otherwise the thread sleeps. Lanes wake the attendant by the process's *bell*.
+//! Messages from other processes do not involve the attendant: every lane has its own bell for
+//! messages.
 //!
-//! A host that does not answer blocks it until that host's time-out.
+//! A host that does not answer blocks the attendant until the time-out for the host.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError, Weak};
@@ -22,7 +23,7 @@ use crate::contract::verbs::VerbError;
 /// A request from a lane.
 pub(super) struct Job {
     pub(super) errand: Errand,
-    /// Channel for the answer, and the thread to wake for it.
+    /// Channel for the answer, with the thread to wake in `wake`.
     pub(super) answers: Sender<Answer>,
     pub(super) wake: Arc<dyn Wake>,
 }
@@ -33,12 +34,12 @@ pub(super) enum Errand {
 }
 
 pub(super) enum Answer {
-    /// Means to send to that lane; `None` if it is not open.
+    /// Outlet for sending to the lane; `None` if the lane is not open.
     Found(Endpoint, Option<Outlet>),
     Reconnected(Token, NodeId, Result<Arc<Attachment>, VerbError>),
 }
 
-/// One lane's channel to another.
+/// A lane's channel to a receiving lane.
 pub(super) struct Outlet {
     pub(super) ring: Producer,
     pub(super) bell: Bell,
@@ -53,12 +54,12 @@ pub(super) enum Bell {
 }
 
 impl Outlet {
-    /// Whether the lane still seems to receive messages.
+    /// Whether the receiving lane still seems open.
     pub(super) fn is_open(&self) -> bool {
         !self.ring.mailbox().is_closed() && !self.node.is_lost()
     }
 
-    /// Sends a message, or drops it if there is no room.
+    /// Sends a message, or drops the message if there is no room.
     pub(super) fn send(&mut self, from: Endpoint, bytes: &[u8]) {
         if self.ring.send(from, bytes) {
             match &self.bell {
@@ -69,7 +70,7 @@ impl Outlet {
     }
 }
 
-/// An open lane of this process, and its waker.
+/// An open lane of this process, with its waker.
 pub(super) struct Sleeper {
     pub(super) at: Endpoint,
     pub(super) wake: Arc<dyn Wake>,
@@ -88,15 +89,15 @@ impl WatchedDescriptors {
         Ok(Self(watch))
     }
 
-    /// Watches a connection to the host of `node`, until it is closed.
+    /// Watches a connection to the host of `node` until the connection is closed.
     pub(super) fn add(&self, node: NodeId, socket: impl AsFd) -> rustix::io::Result<()> {
-        // Edge-triggered: an attachment that is lost stays lost.
+        // Edge-triggered: a lost attachment stays lost.
         let events = EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.0, socket, EventData::new_u64(node.0.into()), events)
     }
 }
 
-/// Main loop of the thread; it ends when the fabric is dropped.
+/// Main loop of the thread; ends when the fabric is dropped.
 pub(super) fn attend(
     shared: &Weak<ShmState>,
     watch: &WatchedDescriptors,
@@ -105,13 +106,13 @@ pub(super) fn attend(
 ) {
     let mut events = Vec::with_capacity(64);
     loop {
-        // Fails only if interrupted; then there are no events.
+        // Fails only if interrupted, without events.
         let _ = epoll::wait(&watch.0, rustix::buffer::spare_capacity(&mut events), None);
         let Some(shared) = shared.upgrade() else { return };
         for event in events.drain(..) {
             match event.data.u64() {
                 BELL => {
-                    // Before the jobs are read, so that a later ring is not lost.
+                    // Silenced before reading the jobs, so that a later ring is not lost.
                     bell::silence(bell);
                     jobs.try_iter().for_each(|job| shared.carry_out(job));
                 }
@@ -129,7 +130,7 @@ impl ShmState {
                 Answer::Reconnected(token, node, self.reconnect(node))
             }
         };
-        // Fails if the lane is gone.
+        // Fails if the asking lane is gone.
         let _ = job.answers.send(answer);
         job.wake.wake();
     }
@@ -138,7 +139,7 @@ impl ShmState {
         let node = self.attach(to.node).ok()?;
         let (ring, bell) = node.find_lane(to.lane, from).ok()??;
         let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        // A lane open in this process is the one that its host has named, or is closed by now.
+        // A lane `to` open in this process is the lane that the host found, or is closed by now.
         let here = lanes.iter().find(|lane| lane.at == to);
         let bell = match here {
             Some(lane) => Bell::Here(Arc::clone(&lane.wake)),

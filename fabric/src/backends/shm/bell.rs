@@ -4,12 +4,12 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::EventfdFlags;
 
-/// A bell that has not been rung.
+/// Creates a bell that has not been rung.
 pub(super) fn new() -> rustix::io::Result<OwnedFd> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// Rings the bell. Never blocks: a counter that is full is ringing already.
+/// Rings the bell. Never blocks: a full counter is ringing already.
 pub(super) fn ring(bell: &OwnedFd) {
     let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }

@@ -10,10 +10,10 @@ use crate::contract::transport::FabricError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {
-    /// Another process hosts the node already. End that one, or choose another directory.
+    /// Another process hosts the node already. End the other process, or choose another directory.
     #[error("{} is in use: another process hosts that node", .0.display())]
     InUse(PathBuf),
-    /// The socket could not be made. Correct the directory, or its permissions.
+    /// The socket could not be created. Correct the directory, or its permissions.
     #[error("cannot serve {}: {source}", path.display())]
     Socket {
         /// Path of the socket.
@@ -21,7 +21,7 @@ pub enum ShmError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// No process hosts the node now. Start it; try again.
+    /// No process hosts the node now. Start the host; try again.
     #[error("no process serves {}: {source}", path.display())]
     Absent {
         /// Path of the socket.
@@ -29,7 +29,7 @@ pub enum ShmError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The host speaks another version. Run one version everywhere.
+    /// The host speaks a different version. Run one version everywhere.
     #[error("the host speaks version {theirs} of the handshake, this process {ours}")]
     Version {
         /// Version of this process.
@@ -37,7 +37,8 @@ pub enum ShmError {
         /// Version of the host.
         theirs: u16,
     },
-    /// The host serves another node, or a cluster of another size. Correct the configuration.
+    /// The host serves a different node, or a cluster of a different size. Correct the
+    /// configuration.
     #[error("the host belongs to another cluster: it serves another node, or knows more or fewer")]
     OtherCluster,
     /// The host serves only processes of its own user.
@@ -46,11 +47,11 @@ pub enum ShmError {
     /// The host has reached its limit of attached processes.
     #[error("the host takes no more processes")]
     Crowded,
-    /// The host hung up before it had answered: it ended, or did not understand the request. The
+    /// The host hung up before answering: the host ended, or did not understand the request. The
     /// request may have been carried out.
     #[error("the host hung up")]
     HungUp,
-    /// The host did not answer in time; it may be stopped. The request may have been carried out.
+    /// The host did not answer in time, and may be stopped. The request may have been carried out.
     #[error("the host did not answer in time")]
     Silent,
     /// The socket does not belong to a host of this fabric. Correct the path.
@@ -68,7 +69,7 @@ pub enum ShmError {
 }
 
 impl ShmError {
-    /// Converts it to the error of the control path.
+    /// Converts this error to the control path's error.
     pub(super) fn at(self, node: NodeId) -> FabricError {
         FabricError::Control { node, source: Box::new(self) }
     }

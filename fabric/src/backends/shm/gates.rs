@@ -1,9 +1,9 @@
 //! Shared words through which a fencer at one node and the lanes of many processes see each other.
 //!
-//! [`Gates`] belong to a process: its lanes write them, and every host that the process attaches to
-//! reads them. A [`Board`] belongs to a host, which alone can write it; every process reads it. The
-//! argument why one of the two always sees the other is in `copies`; it only requires that all
-//! processes use the same physical words.
+//! [`Gates`] belong to a process: the process's lanes write them, and every host that the process
+//! attaches to reads them. A [`Board`] belongs to a host, the board's only writer; every process
+//! reads the board. Why fencer or lane always sees the other's word is argued in `copies`; the
+//! argument only requires that all processes use the same physical words.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,9 +14,9 @@ use super::memfd::{self, PAGE_BYTES};
 use crate::contract::ids::{Epoch, NodeId};
 use crate::contract::region::{Memory, View, WORD_BYTES};
 
-/// Number of lanes that one process can have open: each has a gate.
+/// Largest number of lanes open in one process: each lane has a gate.
 pub const MAX_LANES: usize = 512;
-/// Two cache lines for each gate, since processors fetch them in pairs.
+/// Two cache lines for each gate, since processors fetch cache lines in pairs.
 const GATE_WORDS: usize = 16;
 /// Word of a gate: the lane's node plus one; zero if the gate is free.
 const NODE: usize = 0;
@@ -39,16 +39,16 @@ impl Gates {
         Ok(Arc::new(Self { memory, file: memfd::read_only(&file)?, free }))
     }
 
-    /// The file, for hosts to read.
+    /// Returns the read-only file for hosts.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Takes a gate for a lane of `node`; `None` when all are in use.
+    /// Takes a gate for a lane of `node`; `None` when every gate is in use.
     pub(super) fn open(self: &Arc<Self>, node: NodeId) -> Option<Gate> {
         let index = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let gate = Gate { gates: Arc::clone(self), index };
-        // Before the lane's first round, in the one order that fencers see.
+        // Before the lane's first round, in the sequentially consistent order that fencers see.
         gate.word(NODE).store(u64::from(node.0) + 1, Ordering::SeqCst);
         Some(gate)
     }
@@ -65,7 +65,7 @@ impl Gate {
         self.gates.memory.word(self.index * GATE_WORDS + which)
     }
 
-    /// The word to enter a round with.
+    /// Returns the word for `Round::enter`.
     #[inline]
     pub(super) fn round(&self) -> &AtomicU64 {
         self.word(ROUND)
@@ -79,7 +79,7 @@ impl Drop for Gate {
     }
 }
 
-/// Another process's gates, as a host sees them.
+/// Another process's gates, from the host's side.
 pub(super) struct ForeignGates(View);
 
 impl ForeignGates {
@@ -89,7 +89,7 @@ impl ForeignGates {
         if right { Ok(Self(view)) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
-    /// The gates of `node`'s lanes.
+    /// Returns the gates of `node`'s lanes.
     pub(super) fn of(&self, node: NodeId) -> impl Iterator<Item = usize> + '_ {
         let wanted = u64::from(node.0) + 1;
         (0..MAX_LANES).filter(move |gate| self.0.load(gate * GATE_WORDS + NODE) == wanted)
@@ -109,7 +109,7 @@ fn board_bytes(nodes: u16) -> usize {
     ((FENCES + usize::from(nodes)) * WORD_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// State that a host publishes to all attached processes.
+/// State that a host publishes to every attached process.
 pub(super) struct Board {
     memory: Memory,
     /// Read-only file, for other processes.
@@ -123,7 +123,7 @@ impl Board {
         Ok(Self { memory, file: Arc::new(memfd::read_only(&file)?) })
     }
 
-    /// Refuses verbs of `expelled` with an epoch below `epoch` from now on.
+    /// Refuses verbs of `expelled` with epochs below `epoch` from now on.
     pub(super) fn fence(&self, expelled: NodeId, epoch: Epoch) {
         let fence = self.memory.word(FENCES + usize::from(expelled.0));
         fence.fetch_max(epoch.0.into(), Ordering::SeqCst);
@@ -134,7 +134,7 @@ impl Board {
     }
 }
 
-/// A host's board, as other processes see it.
+/// A host's board, from other processes' side.
 pub(super) struct ForeignBoard(View);
 
 impl ForeignBoard {

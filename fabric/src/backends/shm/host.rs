@@ -2,17 +2,17 @@
 //!
 //! # What it is
 //! [`Host`] listens at the node's socket, with one connection for each process, and answers as
-//! `service` decides. It has no part in verbs and messages: attached processes have the memory
-//! mapped.
+//! `service` decides. The host has no part in verbs and messages: attached processes have the
+//! memory mapped.
 //!
 //! # End of a process
-//! Memory is in files without names, so the kernel frees it. The socket stays when its host is
-//! killed; a lock on a file beside it tells the next host that the socket is stale. The kernel
-//! releases the lock when its owner ends.
+//! Memory is in unnamed files, so the kernel frees the memory. The socket of a killed host stays; a
+//! lock on a file beside the socket tells the next host that the socket is stale. The kernel
+//! releases the lock when the lock's owner ends.
 //!
 //! # Misbehaving processes
 //! Malformed packets end the connection. The host waits for no process: a reply that does not fit
-//! ends the connection as well. Processes of other users are refused, and all processes beyond
+//! ends the connection as well. The host refuses processes of other users, and processes beyond
 //! [`MAX_PEERS`].
 
 use std::collections::BTreeMap;
@@ -36,25 +36,26 @@ use crate::contract::counters::Lent;
 use crate::contract::ids::NodeId;
 use crate::run::env::Env;
 
-/// Largest number of processes attached at once, including those that hung up but did not end.
+/// Largest number of processes attached at once, including processes that hung up but did not end.
 const MAX_PEERS: usize = 256;
-/// Largest number of connections, including those that will only be told that there are too many.
+/// Largest number of connections, including connections that only receive the refusal `Crowded`.
 const MOST_CONNECTIONS: usize = MAX_PEERS + 64;
-/// Pause in accepting when the operating system has no descriptor to give.
+/// Pause in accepting when the operating system is out of descriptors.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// The host of a node. Dropping it ends the node: its memory remains only where it is mapped.
+/// The host of a node. Dropping the host ends the node; the node's memory remains only where
+/// mapped.
 pub struct Host {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     path: PathBuf,
     ledger: Arc<Ledger>,
-    /// Held as long as the host lives.
+    /// Held during the host's lifetime.
     _lock: Lock,
 }
 
 impl Host {
-    /// Hosts `node`, one of `nodes`, at its socket in `directory`.
+    /// Hosts `node`, one of `nodes` nodes, at the node's socket in `directory`.
     ///
     /// # Errors
     /// [`ShmError::InUse`] if another process hosts the node; or the operating system's error.
@@ -63,7 +64,7 @@ impl Host {
         let failed = |source: io::Error| ShmError::Socket { path: path.clone(), source };
         let lock =
             Lock::take(&path).map_err(failed)?.ok_or_else(|| ShmError::InUse(path.clone()))?;
-        // A socket file here is stale: its host held the lock, and is gone.
+        // A socket file at this path is stale: the host that made it held the lock, and is gone.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
@@ -81,7 +82,7 @@ impl Host {
         Ok(Self { stop, thread, path, ledger, _lock: lock })
     }
 
-    /// Memory and connections that the node provides to others.
+    /// Returns the memory and connections that the node provides to other processes.
     pub fn lent(&self) -> Lent {
         self.ledger.lent()
     }
@@ -89,10 +90,10 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Cannot fail: only this writes, and one does not overflow the counter.
+        // Cannot fail: this is the only write, and a single count does not overflow the counter.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported already.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
         // If the file stays, the next host treats the socket as stale.
@@ -100,11 +101,11 @@ impl Drop for Host {
     }
 }
 
-/// The file lock that goes with a socket.
+/// The file lock beside a socket.
 struct Lock(File);
 
 impl Lock {
-    /// Takes the lock; `None` if another process holds it.
+    /// Takes the lock; `None` if held by another process.
     fn take(socket: &Path) -> io::Result<Option<Self>> {
         let path = socket.with_extension("lock");
         let file = File::options().create(true).truncate(false).write(true).open(path)?;
@@ -117,10 +118,10 @@ impl Lock {
 }
 
 impl Drop for Lock {
-    /// Closing the file is not enough: a process that another thread is starting has a copy of the
-    /// descriptor until it runs its own program, and would keep the lock until then.
+    /// Unlocks explicitly, because closing the file is not enough: a child process that another
+    /// thread is starting holds a copy of the descriptor, and so the lock, until `exec`.
     fn drop(&mut self) {
-        // If it fails, closing the file releases the lock.
+        // If unlocking fails, closing the file releases the lock.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -135,10 +136,10 @@ struct Server {
 }
 
 enum PeerProcess {
-    /// Has not sent its hello; a refusal is sent in reply to that.
+    /// Has not sent a hello; the reply to the hello may be a refusal.
     Stranger(Socket, Result<Process, HostRefusal>),
     Attached(Socket),
-    /// Hung up, but may have the node's memory mapped until it ends.
+    /// Hung up, but may have the node's memory mapped until the process ends.
     Departed,
 }
 
@@ -199,7 +200,7 @@ impl Server {
         let process = match self.peers.len() {
             ..MAX_PEERS => stranger(&socket),
             MAX_PEERS..MOST_CONNECTIONS => Err(HostRefusal::Crowded),
-            // A flood: closed without a reply.
+            // A flood: the connection is closed without a reply.
             _ => return Ok(()),
         };
         self.peers.insert(self.next, PeerProcess::Stranger(socket, process));
@@ -207,7 +208,7 @@ impl Server {
         Ok(())
     }
 
-    /// Handles a peer's request, or its end.
+    /// Handles a peer's request or end.
     fn attend(&mut self, id: PeerId) {
         let next = match self.peers.remove(&id) {
             Some(PeerProcess::Stranger(socket, process)) => self.greet(id, socket, process),
@@ -230,7 +231,7 @@ impl Server {
         let (packet, files) = match socket.receive_now() {
             Ok(None) => return Some(PeerProcess::Stranger(socket, process)),
             Ok(Some(Received::Packet(packet, files))) => (packet, files),
-            // It holds nothing of this node yet.
+            // Nothing of this node was given to the process yet.
             _ => return None,
         };
         let answer = match process {
@@ -256,7 +257,7 @@ impl Server {
             return Some(PeerProcess::Attached(socket));
         }
         self.service.hang_up(id);
-        // After a goodbye the process is forgotten already.
+        // A goodbye has already removed the process.
         self.service.process(id).map(|_| PeerProcess::Departed)
     }
 }

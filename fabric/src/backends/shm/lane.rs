@@ -1,9 +1,9 @@
 //! The data path of the `shm` back end: without system calls, locks or waiting.
 //!
-//! Verbs are `copies`, messages go through rings (`mailbox`). For the mailbox of another lane, or a
-//! connection to a restarted node, a lane asks the process's attendant, and does not wait: the
-//! first messages to a lane that is being looked for are queued, further ones are dropped, and
-//! verbs on a connection that is being made fail.
+//! Verbs are `copies`, messages go through rings (`mailbox`). For the mailbox of a receiving lane,
+//! or a connection to a restarted node, a lane asks the process's attendant, and does not wait.
+//! During the lookup of a receiver the first messages are queued and further messages dropped;
+//! during a reconnect verbs fail.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct ShmLane {
     bed: Arc<Bed>,
 }
 
-/// By node; `None` if no attachment was ever made.
+/// By node; `None` if there was never an attachment.
 pub(super) struct Connections(pub(super) Vec<Option<Arc<Attachment>>>);
 
 impl Targets for Connections {
@@ -57,7 +57,7 @@ impl Targets for Connections {
 }
 
 enum PeerMailbox {
-    /// Being looked up by the attendant; holds the messages to send then.
+    /// The attendant is looking the mailbox up; holds the messages to send afterwards.
     Wanted(Vec<Vec<u8>>),
     Found(Box<Outlet>),
 }
@@ -182,7 +182,7 @@ impl Transport for ShmLane {
             Some(PeerMailbox::Wanted(_)) => {}
             Some(PeerMailbox::Found(outlet)) if outlet.is_open() => outlet.send(self.at, bytes),
             _ => {
-                // The lane was closed; it may have been reopened since.
+                // The receiving lane was closed, and may have been reopened since.
                 self.peers.retain(|(peer, _)| *peer != to);
                 self.peers.push((to, PeerMailbox::Wanted(vec![bytes.to_vec()])));
                 self.ask(Errand::Find { from: self.at, to });
@@ -209,7 +209,7 @@ impl Transport for ShmLane {
         if here || self.inbox.has_input() {
             return true;
         }
-        // The thread will now sleep: senders wake it from now on.
+        // The thread will now sleep: from now on senders wake the thread.
         self.asleep.set(true);
         !self.inbox.go_to_sleep()
     }
@@ -227,8 +227,8 @@ impl Drop for ShmLane {
             PeerMailbox::Found(outlet) => Some(&*outlet.node),
             PeerMailbox::Wanted(_) => None,
         });
-        // If a host does not receive this, it keeps the lane's resources until this process ends.
-        // The list may name a host more than once, which does no harm.
+        // A host that does not receive the request keeps the lane's resources until this process
+        // ends. Repeated requests to a host are harmless.
         own.into_iter().chain(senders).for_each(|node| _ = node.close_lane(self.at));
     }
 }

@@ -1,20 +1,21 @@
 //! A lane's mailbox: shared memory with one ring of messages for each sending lane.
 //!
 //! # Ownership of words
-//! The host of the receiving node makes the mailbox, gives each sender a ring of its own and counts
-//! the rings. A ring has one [`Producer`] and one [`Consumer`]. Each keeps its own cursor in
-//! private memory, publishes a copy and reads only the other's. So a process that is killed at any
-//! moment leaves no partial message: words that were not published are never read.
+//! The host of the receiving node makes the mailbox, gives each sender a separate ring and counts
+//! the rings. A ring has a [`Producer`] and a [`Consumer`]. Producer and consumer keep their own
+//! cursors in private memory, publish copies, and read only the opposite cursor. So a process
+//! killed at any moment leaves no partial message: unpublished words are never read.
 //!
 //! # Trust
-//! No process is trusted. A mailbox is mapped by many processes, and one of them may be half dead
-//! or hostile. A cursor out of range, or an impossible length, loses the messages of that ring and
+//! No process is trusted. Many processes map a mailbox, and some may be half dead or hostile. A
+//! cursor out of range, or an impossible length, loses the messages of the affected ring and
 //! nothing else; every index is masked. A message is copied out before it is examined.
 //!
 //! # Sleeping
-//! Before its thread sleeps, a receiver sets a word, and checks for input once more. A sender
-//! publishes, then reads the word, and rings the receiver's bell if it is set. Both have a
-//! sequentially consistent fence between the two steps, so one of them sees the other.
+//! Before sleeping, a receiver sets the word `ASLEEP`, then checks for input once more. A sender
+//! publishes, then reads `ASLEEP`, and rings the receiver's bell if the word is set. Receiver and
+//! sender have a sequentially consistent fence between their two steps, so the receiver sees the
+//! message or the sender sees the word.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,22 +27,22 @@ use crate::contract::ids::{Endpoint, LaneId, NodeId};
 use crate::contract::region::{Memory, WORD_BYTES};
 use crate::contract::transport::MAX_MESSAGE_BYTES;
 
-/// Number of lanes that can send to one lane.
+/// Largest number of lanes that can send to a lane.
 pub(super) const RINGS: usize = 128;
-/// Words of messages in one ring: twice the fragments of the largest request. Pages that no message
+/// Words of messages in a ring: twice the fragments of the largest request. Pages that no message
 /// has reached take no memory.
 const RING_WORDS: u64 = 1 << 18;
 
-/// Word: set when the receiving lane is gone; senders must look it up anew.
+/// Word: set when the receiving lane is gone; senders must look the lane up anew.
 const CLOSED: usize = 0;
 /// Word: set while the receiver's thread sleeps.
 const ASLEEP: usize = 16;
 /// Word: number of rings given to senders.
 const SENDERS: usize = 32;
 const HEADER_WORDS: usize = PAGE_BYTES / WORD_BYTES;
-/// Word in the head of a ring: number of words ever published by its producer.
+/// Word in the head of a ring: number of words ever published by the producer.
 const PRODUCED: usize = 0;
-/// Word in the head of a ring: number of words ever taken by its consumer.
+/// Word in the head of a ring: number of words ever taken by the consumer.
 const CONSUMED: usize = 16;
 const RING_BYTES: usize = PAGE_BYTES + RING_WORDS as usize * WORD_BYTES;
 const MAILBOX_BYTES: usize = PAGE_BYTES + RINGS * RING_BYTES;
@@ -55,12 +56,12 @@ pub(super) struct Mailbox {
 }
 
 impl Mailbox {
-    /// A file for an empty mailbox.
+    /// Creates a file for an empty mailbox.
     pub(super) fn file() -> io::Result<OwnedFd> {
         memfd::small(MAILBOX_BYTES)
     }
 
-    /// Maps a mailbox that a host has made.
+    /// Maps a mailbox made by a host.
     pub(super) fn map(file: &OwnedFd) -> io::Result<Self> {
         let memory = Memory::of_file(file)?;
         let right = memory.bytes() == MAILBOX_BYTES;
@@ -96,8 +97,9 @@ impl Mailbox {
         HEADER_WORDS + index * (RING_BYTES / WORD_BYTES)
     }
 
-    /// Visits the one or two pieces of ring `ring` that hold the `words` words from `cursor` on, in
-    /// order. Passes the piece's index in the mailbox, and its begin and end among the words.
+    /// Visits, in order, the one or two pieces of ring `ring` that hold the `words` words from
+    /// `cursor` on. Passes the piece's index in the mailbox, and the piece's begin and end among
+    /// the words.
     #[inline]
     fn pieces(ring: usize, cursor: u64, words: usize, mut visit: impl FnMut(usize, usize, usize)) {
         let at = (cursor & (RING_WORDS - 1)) as usize;
@@ -110,12 +112,12 @@ impl Mailbox {
     }
 }
 
-/// The word before a message: its length in bytes and its sender.
+/// The word before a message: length in bytes and sender.
 fn header(from: Endpoint, bytes: usize) -> u64 {
     u64::from(from.node.0) << 48 | u64::from(from.lane.0) << 32 | bytes as u64
 }
 
-/// Sender and length in a header; `None` if no producer can have written it.
+/// Sender and length in a header; `None` if no producer can have written the header.
 fn parse(header: u64) -> Option<(Endpoint, usize)> {
     let node = NodeId((header >> 48) as u16);
     let bytes = header as u32 as usize;
@@ -134,7 +136,8 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    /// Continues a ring where its previous producer left off; `None` if there is no such ring.
+    /// Continues a ring where the previous producer left off; `None` if the mailbox has no ring
+    /// `ring`.
     pub(super) fn new(mailbox: Mailbox, ring: usize) -> Option<Self> {
         if ring >= RINGS {
             return None;
@@ -150,8 +153,8 @@ impl Producer {
         &self.mailbox
     }
 
-    /// Puts a message into the ring, or drops it if there is no room. Returns whether the receiver
-    /// must be woken.
+    /// Puts a message into the ring, or drops the message if there is no room. Returns whether the
+    /// receiver must be woken.
     pub(super) fn send(&mut self, from: Endpoint, bytes: &[u8]) -> bool {
         let words = 1 + bytes.len().div_ceil(WORD_BYTES);
         let memory = &self.mailbox.memory;
@@ -159,7 +162,7 @@ impl Producer {
         if used(self.consumed) + words as u64 > RING_WORDS {
             self.consumed =
                 memory.word(Mailbox::ring(self.ring) + CONSUMED).load(Ordering::Acquire);
-            // Also true for an impossible consumer cursor.
+            // Also taken for an impossible consumer cursor.
             if used(self.consumed).saturating_add(words as u64) > RING_WORDS {
                 self.consumed = self.produced.wrapping_sub(RING_WORDS);
                 return false;
@@ -204,7 +207,7 @@ impl Consumer {
     #[inline]
     pub(super) fn receive(&mut self, mut each: impl FnMut(Endpoint, &[u8])) {
         let senders = self.mailbox.senders();
-        // A new producer continues its ring's cursor, and a fresh ring begins at zero.
+        // A new producer continues the ring's cursor, and a fresh ring begins at zero.
         self.consumed.resize(senders.max(self.consumed.len()), 0);
         for ring in 0..senders {
             let produced = self.produced(ring);
@@ -222,7 +225,7 @@ impl Consumer {
         (0..self.mailbox.senders()).any(|ring| self.produced(ring) != taken(ring))
     }
 
-    /// Marks the receiver as asleep. Returns whether it may sleep, that is, there is no input.
+    /// Marks the receiver as asleep. Returns whether the receiver may sleep, that is, has no input.
     pub(super) fn go_to_sleep(&self) -> bool {
         self.mailbox.memory.word(ASLEEP).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -239,7 +242,7 @@ impl Consumer {
         self.mailbox.memory.word(Mailbox::ring(ring) + PRODUCED).load(Ordering::Acquire)
     }
 
-    /// Receives the messages of a ring, up to the first malformed one; the rest is lost. Returns
+    /// Receives the messages of a ring up to the first malformed message; the rest is lost. Returns
     /// the new cursor.
     fn drain(&mut self, ring: usize, produced: u64, each: &mut impl FnMut(Endpoint, &[u8])) -> u64 {
         let memory = &self.mailbox.memory;

@@ -1,4 +1,4 @@
-//! Files without a name that hold shared memory, freed when no process holds them any more.
+//! Unnamed files that hold shared memory; the kernel frees them when no process holds them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,19 +10,19 @@ use crate::contract::region::{HUGE_PAGE_BYTES, Memory};
 /// Unit of the sizes of shared memory.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// A zeroed file of at least `bytes`, of reserved huge pages if there are enough.
+/// Creates a zeroed file of at least `bytes`, of reserved huge pages if enough are free.
 pub(super) fn large(bytes: usize) -> io::Result<OwnedFd> {
     let length = bytes.max(1).checked_next_multiple_of(HUGE_PAGE_BYTES);
     let length = length.filter(|length| i64::try_from(*length).is_ok());
     let length = length.ok_or(io::ErrorKind::OutOfMemory)?;
-    // Mapped once, which reserves the pages as long as the file exists: otherwise a later access
-    // could find no page left, and kill the process.
+    // Mapping the file once reserves the pages for the file's lifetime: otherwise a later access
+    // could find no free page, and kill the process.
     let huge = create(length, MemfdFlags::HUGETLB)
         .and_then(|file| Memory::of_file(&file).map(|_reserved| file));
     huge.or_else(|_| create(length, MemfdFlags::empty()))
 }
 
-/// A zeroed file of exactly `bytes`, a multiple of the page size.
+/// Creates a zeroed file of exactly `bytes`, a multiple of the page size.
 pub(super) fn small(bytes: usize) -> io::Result<OwnedFd> {
     create(bytes, MemfdFlags::empty())
 }
@@ -31,12 +31,12 @@ fn create(bytes: usize, pages: MemfdFlags) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
     let file = rustix::fs::memfd_create("lotus", flags)?;
     rustix::fs::ftruncate(&file, bytes as u64)?;
-    // Mappings rely on the size; see `region`.
+    // Mappings rely on the file's size; see `region`.
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
-/// A read-only descriptor of the same file.
+/// Opens a read-only descriptor of the same file.
 pub(super) fn read_only(file: &impl AsFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)

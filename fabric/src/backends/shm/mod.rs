@@ -3,34 +3,34 @@
 //! # What it is
 //! Every node has a [`Host`]: a thread in the node's own process that shares the node's memory with
 //! other processes. A process has a [`ShmFabric`], which *attaches* to nodes through their sockets
-//! in one directory, maps their memory, and from then on carries out verbs itself, as `local` does.
-//! So a memory node uses no processor while transactions run. Messages go through rings in shared
-//! memory as well.
+//! in one directory, maps the nodes' memory, and from then on carries out verbs like `local`. So a
+//! memory node uses no processor while transactions run. Messages go through rings in shared memory
+//! as well.
 //!
 //! # What it is not
-//! Protection from processes of the same user: an attached process can change the memory as it
-//! likes, within the region's rights. It cannot make other processes access memory outside of their
-//! mappings, or panic; see `mailbox` and `region`.
+//! Protection from processes of the same user: an attached process can change the memory at will,
+//! within the region's rights. An attached process cannot make other processes panic or access
+//! memory outside of their mappings; see `mailbox` and `region`.
 //!
 //! # Where to look
 //! * `host` and `service`: the node's side; `attachment`: the attaching process's side; `wire` and
 //!   `socket`: the protocol between them.
-//! * `lane`: the data path; `attendant`: work that it must not wait for.
+//! * `lane`: the data path; `attendant`: work that the data path must not wait for.
 //! * `mailbox`: rings of messages; `gates`: the words of fences; `memfd`, `process`, `bell`:
 //!   wrappers of the operating system.
 //!
 //! # Fence
 //! As in `local`, with gates and epochs in shared memory (`gates`), at the target's host. A lane
 //! that does not leave its round of copies in time belongs to a process that is stopped or has
-//! died; that process is killed, and its end observed, before the fence returns. Then none of its
-//! stores is still to come: a store of a word has happened or never will. A verb that it was
-//! copying is torn between words, as the contract allows (H2, H14).
+//! died; the host kills the process, and observes the process's end, before the fence returns.
+//! After the end no store of the process is outstanding: a store of a word has happened or never
+//! will. A verb interrupted while copying is torn between words, as the contract allows (H2, H14).
 //!
 //! # Death
-//! When a host ends, for whatever reason, the kernel closes its sockets. The attendants of other
-//! processes notice, and verbs become `Unreachable`. Verbs carried out between the end and its
-//! notice reached memory that is never read again, as if they had come before it. A restarted node
-//! has fresh memory; lanes map it when they reconnect.
+//! When a host ends, for any reason, the kernel closes the host's sockets. The attendants of other
+//! processes notice, and verbs become `Unreachable`. Verbs between the end and the notice reach
+//! memory that is never read again, as if they had preceded the end. A restarted node has fresh
+//! memory; lanes map the new memory when they reconnect.
 
 mod attachment;
 mod attendant;
@@ -68,11 +68,12 @@ use attendant::{Job, Sleeper, WatchedDescriptors};
 use gates::Gates;
 use lane::{Connections, Parts, ShmLane};
 
-/// A process's access to a fabric of processes on one host. Clones share it.
+/// A process's access to a fabric of processes on one host. Clones share the access.
 #[derive(Clone)]
 pub struct ShmFabric {
     shared: Arc<ShmState>,
-    /// Not in `shared`, which lanes hold too: a node ends with the last clone of the fabric.
+    /// Not in `shared`, because lanes hold `shared` too, and a node ends with the last clone of the
+    /// fabric.
     hosts: Arc<Mutex<Vec<Host>>>,
 }
 
@@ -88,22 +89,22 @@ struct ShmState {
     lanes: Mutex<Vec<Sleeper>>,
 }
 
-/// A node of the fabric, as this process sees it.
+/// A node of the fabric, from this process's side.
 #[derive(Default)]
 struct ShmNode {
     attachment: Mutex<Option<Arc<Attachment>>>,
-    /// Whether an attempt to attach was made; opening a lane then makes no further one.
+    /// Whether an attempt to attach was made; opening a lane then makes no further attempt.
     tried: AtomicBool,
     /// Whether a test has made the node unreachable.
     cut: Arc<AtomicBool>,
 }
 
 impl ShmFabric {
-    /// Joins the fabric of `nodes` nodes, numbered from zero, with sockets in `directory`. Nodes
-    /// are attached to when first needed, and may start later than this.
+    /// Joins the fabric of `nodes` nodes, numbered from zero, with sockets in `directory`. The
+    /// process attaches to nodes when first needed, so nodes may start later.
     ///
     /// # Errors
-    /// The operating system's error when it has no memory, descriptor or thread to give.
+    /// The operating system's error for lack of memory, descriptors or threads.
     pub fn join(directory: impl Into<PathBuf>, nodes: u16, env: &Env) -> Result<Self, ShmError> {
         let bell = Arc::new(bell::new()?);
         let watch = Arc::new(WatchedDescriptors::new(&bell)?);
@@ -134,7 +135,7 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// Attaches to `node` now, so that an error is reported here.
+    /// Attaches to `node` now, so that the caller gets the error.
     ///
     /// # Errors
     /// [`ShmError`], and [`ShmError::OtherCluster`] for a node that is not part of this fabric.
@@ -160,13 +161,13 @@ impl ShmState {
         self.nodes.get(usize::from(node.0)).ok_or(FabricError::UnknownNode(node))
     }
 
-    /// Current attachment to `node`, possibly lost.
+    /// Returns the current attachment to `node`, possibly lost.
     fn attached(&self, node: NodeId) -> Option<Arc<Attachment>> {
         let node = self.nodes.get(usize::from(node.0))?;
         node.attachment.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns an attachment to `node` that is not lost; makes one if necessary.
+    /// Returns an attachment to `node` that is not lost; attaches if necessary.
     fn attach(&self, id: NodeId) -> Result<Arc<Attachment>, ShmError> {
         let node = self.nodes.get(usize::from(id.0)).ok_or(ShmError::OtherCluster)?;
         node.tried.store(true, Ordering::Relaxed);
@@ -183,19 +184,19 @@ impl ShmState {
         Ok(attachment)
     }
 
-    /// Attachment to a node, for a control request that needs it.
+    /// Returns the attachment to a node for a control request, or the control path's error.
     fn needed(&self, node: NodeId) -> Result<Arc<Attachment>, FabricError> {
         self.node(node)?;
         self.attach(node).map_err(|error| error.at(node))
     }
 
-    /// Connections to all nodes that can be attached to, with all their regions.
+    /// Returns connections to all attachable nodes, with their current regions.
     fn connections(&self) -> Connections {
         let connect = |(index, node): (usize, &ShmNode)| {
             let id = NodeId(index as u16);
             let attachment = self.attached(id);
             let known = attachment.filter(|attachment| attachment.refresh().is_ok());
-            // Verbs to a missing node report that it is unreachable.
+            // Verbs to a missing node report the node as unreachable.
             let try_it = known.is_none() && !node.tried.load(Ordering::Relaxed);
             if try_it { self.attach(id).ok() } else { known }
         };
@@ -204,7 +205,7 @@ impl ShmState {
 
     /// Passes a job to the attendant.
     fn send_out(&self, job: Job) {
-        // Cannot fail: the attendant lives as long as this.
+        // Cannot fail: the attendant lives as long as this state.
         let _ = self.jobs.send(job);
         bell::ring(&self.bell);
     }
@@ -217,7 +218,7 @@ impl ShmState {
 
 impl Drop for ShmState {
     fn drop(&mut self) {
-        // Wakes the attendant, which ends because the fabric is gone.
+        // Wakes the attendant, so that the attendant sees the dropped fabric and ends.
         bell::ring(&self.bell);
     }
 }

@@ -1,4 +1,5 @@
-//! Another process, held by a process descriptor, which cannot come to mean another process.
+//! Another process, held by a process descriptor: unlike a process id, a descriptor is never reused
+//! for a different process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,25 +16,26 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// The process with these credentials, which has a connection open.
+    /// Opens the process with the credentials `peer` of an open connection.
     pub(super) fn of(peer: UCred) -> io::Result<Self> {
         let descriptor = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty())?;
         Ok(Self { pid: peer.pid, descriptor })
     }
 
-    /// Whether it is the calling process.
+    /// Whether the process is the calling process.
     pub(super) fn is_this(&self) -> bool {
         self.pid == rustix::process::getpid()
     }
 
-    /// Whether all its threads have ended, so that none of its stores is still to come.
+    /// Whether every thread of the process has ended, so that no store is outstanding.
     pub(super) fn has_ended(&self) -> bool {
         self.ends_within(Duration::ZERO)
     }
 
-    /// Kills the process and waits for its end. Returns whether it ended within `patience`.
+    /// Kills the process and waits for its end. Returns whether the process ended within
+    /// `patience`.
     pub(super) fn kill(&self, patience: Duration) -> bool {
-        // Fails if it has ended by itself, which shows below.
+        // Fails if the process has already ended; the wait below then succeeds.
         let _ = rustix::process::pidfd_send_signal(&self.descriptor, Signal::KILL);
         self.ends_within(patience)
     }

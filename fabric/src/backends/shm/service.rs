@@ -1,9 +1,10 @@
-//! A host's state, and its answers to requests.
+//! A host's state and answers to requests.
 //!
-//! It gives out memory and the right to use it: regions, mailboxes, rings. Processes use them
-//! without it. It records which process has what, because memory that a process may still access
-//! can be given to another, or counts as fenced, only after that process said goodbye or was seen
-//! to have ended. A process that merely hung up may still have everything mapped.
+//! The service gives out memory and the right to use it: regions, mailboxes, rings. Processes use
+//! the memory without the service. The service records the holder of each resource: memory that a
+//! process may still access can be given to another process, or counts as fenced, only after the
+//! holder said goodbye or was seen to have ended. A process that merely hung up may still have
+//! everything mapped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,10 +30,10 @@ const PATIENCE_WITH_LANES: Duration = Duration::from_millis(250);
 /// Time for a killed process to end.
 const PATIENCE_WITH_THE_KILLED: Duration = Duration::from_secs(10);
 
-/// Identifies a process that is attached, or was.
+/// Identifies a process that is or was attached.
 pub(super) type PeerId = u64;
 
-/// A reply, and the files to send with it.
+/// A reply with its files.
 pub(super) struct Answer {
     pub(super) reply: Reply,
     pub(super) files: Vec<Arc<OwnedFd>>,
@@ -96,7 +97,7 @@ struct OpenLane {
     owner: PeerId,
     mailbox: Mailbox,
     file: Arc<OwnedFd>,
-    /// Rung for messages while the owner sleeps.
+    /// Rung for messages while the lane's owner sleeps.
     bell: Arc<OwnedFd>,
     /// Sender of each ring.
     rings: Vec<Option<(PeerId, Endpoint)>>,
@@ -126,7 +127,7 @@ impl Service {
         &self.ledger
     }
 
-    /// Answers the first packet of a connection, and attaches the process if it is admitted.
+    /// Answers the first packet of a connection, and attaches an admitted process.
     pub(super) fn greet(
         &mut self,
         peer: PeerId,
@@ -188,20 +189,20 @@ impl Service {
         })
     }
 
-    /// Handles a lost connection: closes the process's lanes. It may still have this node's memory
-    /// mapped.
+    /// Handles a lost connection: closes the process's lanes. The process may still have this
+    /// node's memory mapped.
     pub(super) fn hang_up(&mut self, peer: PeerId) {
         self.close_lanes(|owner, _| owner == peer);
     }
 
-    /// Forgets a process that has nothing of this node mapped any more.
+    /// Removes a process after the process has unmapped this node's memory.
     pub(super) fn forget(&mut self, peer: PeerId) {
         self.free_rings(|sender, _| sender == peer);
         self.attached.remove(&peer);
         self.ledger.attached.store(self.attached.len(), Ordering::Relaxed);
     }
 
-    /// The process of an attachment; `None` if it was forgotten.
+    /// Returns the process of an attachment; `None` if the process was removed.
     pub(super) fn process(&self, peer: PeerId) -> Option<&Process> {
         self.attached.get(&peer).map(|attached| &attached.process)
     }
@@ -297,8 +298,8 @@ impl Service {
         }
     }
 
-    /// Raises the fence and waits until every lane of the expelled node was seen outside a round
-    /// of copies, or its process was seen to have ended.
+    /// Raises the fence and waits until every lane of the expelled node was seen outside a round of
+    /// copies, or the lane's process was seen to have ended.
     fn fence(&self, expelled: NodeId, epoch: Epoch) -> Result<(), HostRefusal> {
         if expelled.0 >= self.nodes {
             return Err(HostRefusal::OtherCluster);

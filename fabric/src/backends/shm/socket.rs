@@ -23,18 +23,18 @@ const MAX_FILES: usize = 2;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Path of the socket of `node`'s host.
+/// Returns the path of the socket of `node`'s host.
 pub(super) fn path(directory: &Path, node: NodeId) -> PathBuf {
     directory.join(format!("node-{}.sock", node.0))
 }
 
-/// Removes what the hosts of a fabric of `nodes` nodes leave in its directory when they are killed,
-/// and the directory if that was all. What a host has that runs stays.
+/// Removes the sockets and locks that killed hosts of a fabric of `nodes` nodes left in
+/// `directory`, then the directory if empty. Files of running hosts stay.
 pub fn remove_sockets(directory: &Path, nodes: u16) {
     for node in (0..nodes).map(NodeId) {
         let socket = path(directory, node);
         let lock = socket.with_extension("lock");
-        // The host's for as long as it runs. A missing file is no error.
+        // A running host holds the lock. A missing file is no error.
         let held = fs::File::open(&lock)
             .map(|file| (rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive), file));
         if matches!(held, Ok((Err(Errno::WOULDBLOCK), _))) {
@@ -54,7 +54,7 @@ pub(super) enum Received {
     Packet(Packet, Vec<OwnedFd>),
     /// Bytes that are not a packet of this protocol.
     Garbage,
-    /// The other end is closed.
+    /// The peer has closed the connection.
     End,
 }
 
@@ -63,7 +63,7 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Listens at `path`, where no file may exist.
+/// Listens at `path`; no file may exist at the path.
 pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -77,7 +77,7 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<Socket> {
 }
 
 impl Socket {
-    /// Connects to the socket at `path`; later receives and sends time out after `patience`.
+    /// Connects to the socket at `path`; receives and sends time out after `patience`.
     pub(super) fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
         let socket = new_socket()?;
         for side in [Timeout::Recv, Timeout::Send] {
@@ -92,7 +92,7 @@ impl Socket {
         self.send_with(packet, files, SendFlags::NOSIGNAL)
     }
 
-    /// Like `send`, but fails where it would block.
+    /// Like `send`, but fails instead of blocking.
     pub(super) fn send_now(&self, packet: &Packet, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_with(packet, files, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
@@ -120,7 +120,7 @@ impl Socket {
         self.receive_with(RecvFlags::empty())
     }
 
-    /// Receives the next packet, if there is one.
+    /// Receives the next packet, if available, without waiting.
     pub(super) fn receive_now(&self) -> io::Result<Option<Received>> {
         match self.receive_with(RecvFlags::DONTWAIT) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),

@@ -1,15 +1,15 @@
-//! The protocol between a process and the host of a node: one packet a request, one a reply.
+//! The protocol between a process and the host of a node: each request and each reply is a packet.
 //!
-//! A packet is six little-endian words; file descriptors travel with it. The first word is the
-//! kind, the others are its fields. `Hello` and the refusal of a version keep their layout in all
-//! future versions; everything else may change with [`VERSION`].
+//! A packet is six little-endian words, and may carry file descriptors. The first word is the kind,
+//! the remaining words are the fields. `Hello` and the refusal of a version keep their layout in
+//! all future versions; everything else may change with [`VERSION`].
 
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::contract::region::Rights;
 
-/// Version of the protocol; raised with every change of packets, mailboxes, gates or boards.
+/// Version of the protocol; raised with each change of packets, mailboxes, gates or boards.
 pub(super) const VERSION: u16 = 2;
-/// Distinguishes a process of this fabric from any other client of the socket.
+/// Distinguishes a process of this fabric from foreign clients of the socket.
 const MAGIC: u64 = u64::from_le_bytes(*b"lotusshm");
 
 pub(super) const PACKET_BYTES: usize = 48;
@@ -23,17 +23,17 @@ pub(super) enum HostRequest {
     Hello { version: u16, nodes: u16, node: NodeId },
     /// Registers a region.
     Register { region: RegionId, bytes: u64, rights: Rights },
-    /// Asks for the first region with this number or a higher one.
+    /// Asks for the first region with number `from` or higher.
     NextRegion { from: u16 },
     /// Opens a lane of the node; carries the bell to ring while the lane sleeps.
     OpenLane { lane: LaneId },
-    /// Asks for the ring in which `from` puts messages for this lane of the node.
+    /// Asks for the ring in which `from` puts messages for `lane` of the node.
     FindLane { lane: LaneId, from: Endpoint },
-    /// Closes the process's lane: it no longer sends or receives here.
+    /// Closes the process's lane, which no longer sends or receives at this node.
     CloseLane { at: Endpoint },
-    /// Fences older epochs of a node.
+    /// Fences a node's older epochs.
     Fence { expelled: NodeId, epoch: Epoch },
-    /// Says that everything is unmapped. Not answered.
+    /// Says that the process has unmapped everything. Not answered.
     Goodbye,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Reply {
     Done,
     /// A region; carries its file.
     Region { region: RegionId, bytes: u64, rights: Rights },
-    /// There are no further regions.
+    /// No further regions.
     NoMoreRegions,
     /// The lane is open; carries its mailbox.
     Lane,

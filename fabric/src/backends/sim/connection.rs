@@ -1,15 +1,15 @@
-//! One lane's connection to one node: a queue of legs, of which only the first makes progress.
+//! A lane's connection to a node: a queue of legs, of which only the first makes progress.
 //!
-//! A *leg* is the part of a batch that goes to one node. Legs of one connection take effect one
-//! after the other, whatever delays them: that is the order the contract promises. So a connection
-//! has at most one pending event, for the next verb of its first leg:
+//! A *leg* is the part of a batch that goes to one node. Legs of one connection take effect in
+//! sequence, despite delays: the contract promises the order. So a connection has at most one
+//! pending event, for the next verb of the first leg:
 //!
 //! ```text
 //! travelling → queued at the NIC → (in pieces, if torn) → next verb … → answering → next leg
 //! ```
 //!
-//! When a leg fails, all legs behind it are flushed. Verbs in flight when the initiator gave up
-//! become *stragglers*: they land later, unless the connection has been re-made, the node fenced or
+//! A failed leg flushes all later legs. Verbs in flight when the initiator gives up become
+//! *stragglers*: stragglers land later, unless the connection has been re-made, the node fenced or
 //! the target restarted meanwhile (H2, H22).
 
 use lotus_sabotage::{Rule, broken};
@@ -31,13 +31,13 @@ const TRIES: Picos = 16;
 /// State of a connection's first leg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Travelling to the target, or held up there.
+    /// Travelling to the target, or held up on the way.
     Travelling,
     /// Waiting in the queue of the target's NIC.
     Queued,
     /// Landing (WRITE) or being sampled (READ) in pieces.
     Tearing,
-    /// All verbs took effect; the answer is on its way.
+    /// Every verb took effect; the answer is under way.
     Answering,
 }
 
@@ -53,13 +53,13 @@ pub(super) struct Connection {
     pub(super) head: u32,
     pub(super) tail: u32,
     pub(super) phase: Phase,
-    /// Time of its pending event; events at other times are stale.
+    /// Time of the pending event; events at other times are stale.
     pub(super) due: Picos,
     /// Time at which the target's NIC finishes the current verb.
     pub(super) served: Picos,
-    /// READs and atomics without an answer; only where the profile limits their number.
+    /// Unanswered READs and atomics; only if the profile limits the number.
     pub(super) unanswered: Option<Box<Unanswered>>,
-    /// State of the torn verb while `Tearing`; kept for reuse otherwise.
+    /// State of the torn verb while `Tearing`; otherwise kept for reuse.
     pub(super) tear: Option<Box<Tear>>,
 }
 
@@ -83,7 +83,7 @@ impl Connection {
 
 #[derive(Clone, Copy)]
 pub(super) enum FlightKind {
-    /// Verbs of this batch.
+    /// Verbs of the batch.
     Verbs(u32),
     /// A request to close the connection and make a new one.
     Reconnect(Token),
@@ -93,18 +93,18 @@ pub(super) enum FlightKind {
 pub(super) struct Leg {
     pub(super) next: u32,
     pub(super) kind: FlightKind,
-    /// First verb, and the next one, as indices into the batch.
+    /// First and next verb, as indices into the batch.
     pub(super) first: u32,
     pub(super) verb: u32,
     /// Arrival time of the next verb at the target.
     pub(super) arrival: Picos,
-    /// Time at which the initiator gives up, if the leg is still held up.
+    /// Time at which the initiator gives up on a held-up leg.
     pub(super) deadline: Picos,
     /// Time at which the answers so far reach the initiator.
     pub(super) answered: Picos,
 }
 
-/// A verb still in flight after its initiator gave up.
+/// A verb still in flight after the initiator gave up.
 pub(super) struct Straggler {
     connection: u32,
     number: u32,
@@ -135,7 +135,8 @@ impl State {
         self.connections[id as usize].ends
     }
 
-    /// Number of the connection from a lane to a node; `None` if the node does not exist.
+    /// Returns the number of the connection from a lane to a node; `None` if the node does not
+    /// exist.
     #[inline]
     pub(super) fn connection_to(&self, lane: u32, target: NodeId) -> Option<u32> {
         self.has_node(target).then(|| lane * self.nodes.len() as u32 + u32::from(target.0))
@@ -146,7 +147,7 @@ impl State {
         &mut self.connections[id as usize]
     }
 
-    /// First leg of a connection that has one.
+    /// Returns the first leg of a connection with a non-empty queue.
     #[inline]
     pub(super) fn head(&mut self, id: u32) -> &mut Leg {
         let head = self.connections[id as usize].head;
@@ -159,7 +160,7 @@ impl State {
         self.queue.push(at, Event::Connection(id));
     }
 
-    /// Appends a leg to the connection's queue; returns its number.
+    /// Appends a leg to the connection's queue; returns the leg's number.
     #[inline]
     pub(super) fn append(&mut self, id: u32, leg: Leg) -> u32 {
         let key = self.legs.insert(leg) as u32;
@@ -178,7 +179,7 @@ impl State {
         connection.tail = key;
     }
 
-    /// Schedules the first leg, if there is one.
+    /// Schedules the first leg, if any.
     #[inline]
     pub(super) fn start_head(&mut self, id: u32) {
         let connection = self.connection(id);
@@ -217,7 +218,7 @@ impl State {
         }
     }
 
-    /// Delivers the first leg to its target, unless something holds it up.
+    /// Delivers the first leg to the target, unless the leg is held up.
     fn arrive(&mut self, id: u32) {
         let Ends { initiator, target, .. } = self.ends(id);
         let Leg { kind, arrival, deadline, .. } = *self.head(id);
@@ -252,7 +253,7 @@ impl State {
         Way::HeldUpUntil(deadline.min(self.now.saturating_add(self.timeout / TRIES + 1)))
     }
 
-    /// Sends the answer of the first leg, which has taken effect, unless the path back is closed.
+    /// Sends the answer of the first leg, after its effect, unless the path back is closed.
     pub(super) fn answer(&mut self, id: u32) {
         self.connection(id).phase = Phase::Answering;
         let Ends { lane, initiator, target } = self.ends(id);
@@ -264,7 +265,7 @@ impl State {
         }
         match kind {
             FlightKind::Verbs(batch) => {
-                // If it was held up, it leaves only now.
+                // A held-up answer leaves only now.
                 let at = answered.max(self.now) + self.jitter();
                 self.pop_head(id);
                 self.finish_leg(batch, at);
@@ -345,8 +346,8 @@ impl State {
         self.break_connection(id, error);
     }
 
-    /// Lets up to `count` of the leg's remaining verbs land at `due` as stragglers, after their
-    /// batch is gone. Returns their number. `flushed` tells whether the initiator was told
+    /// Lets up to `count` of the leg's remaining verbs land at `due` as stragglers, after the batch
+    /// is gone. Returns the number of stragglers. `flushed`: whether the initiator was told
     /// `Flushed`.
     fn strand(&mut self, id: u32, leg: &Leg, due: Picos, count: usize, flushed: bool) -> usize {
         let FlightKind::Verbs(batch) = leg.kind else { return 0 };
@@ -392,7 +393,7 @@ impl State {
         self.trace(Happening::Straggler { from, to: target, landed });
     }
 
-    /// Fails the first leg with `error` and flushes the legs behind it. Queued reconnects stay.
+    /// Fails the first leg with `error` and flushes later legs. Queued reconnects stay.
     #[cold]
     pub(super) fn break_connection(&mut self, id: u32, error: VerbError) {
         let Ends { lane, target: to, .. } = self.ends(id);
@@ -430,8 +431,8 @@ impl State {
         self.start_head(id);
     }
 
-    /// Drops a crashed initiator's connection. The seed decides how many of its verbs in flight
-    /// still land.
+    /// Drops a crashed initiator's connection. The seed decides how many verbs in flight still
+    /// land.
     pub(super) fn abandon_connection(&mut self, id: u32) {
         let mut key = self.connection(id).head;
         let Ends { initiator, target, .. } = self.ends(id);
@@ -440,7 +441,7 @@ impl State {
         let mut landing = if gone { 0 } else { self.random.crashes.random_range(0..=16) };
         let mut due = self.now;
         if self.connection(id).phase == Phase::Answering {
-            // Its verbs have taken effect already.
+            // The leg's verbs have taken effect already.
             self.head(id).verb = u32::MAX;
         }
         while key != NONE {

@@ -1,15 +1,14 @@
-//! Initiator depth: how many READs and atomics one connection may have without an answer.
+//! Initiator depth: the number of unanswered READs and atomics that a connection may have.
 //!
 //! The NIC keeps a context for every READ and atomic under way, and a queue pair has a fixed number
-//! of them (`max_rd_atomic`). A further one stays in the send queue until the oldest has been
-//! answered, and since a send queue is in order, WRITEs behind it stay there too. WRITEs need no
-//! context, so any number of them may be under way.
+//! of contexts (`max_rd_atomic`). A further READ or atomic stays in the send queue until the oldest
+//! has been answered, and holds up later WRITEs, since a send queue is in order. WRITEs need no
+//! context, so any number may be under way.
 //!
-//! Verbs of one connection take effect in order, so when one of them is about to travel, the times
-//! of all earlier answers are known. The time in the outbound server has been booked when the batch
-//! was posted: a verb that waits here has been through it, and its departure is all that moves. Of
-//! the way back only its usual delay counts: a fault there holds up the batch, but not the verbs
-//! behind.
+//! Verbs of one connection take effect in order, so when a verb is about to travel, the times of
+//! all earlier answers are known. Posting has booked the time in the outbound server: a waiting
+//! verb has passed the server, and only the verb's departure moves. For the way back only the usual
+//! delay counts: a fault on the way back holds up the batch, but not later verbs.
 
 use std::collections::VecDeque;
 
@@ -22,14 +21,15 @@ use crate::contract::verbs::{VerbKind, WorkRequest};
 /// READs and atomics of one connection that wait for their answers.
 #[derive(Default)]
 pub(super) struct Unanswered {
-    /// Times of the latest answers, the oldest first: as many as may be outstanding.
+    /// Times of the latest answers, the oldest first, at most `depth`.
     answers: VecDeque<Picos>,
-    /// Arrival at the target of the last verb that left late, because it or one before it waited.
+    /// Arrival at the target of the last verb that left late, because the verb or an earlier verb
+    /// waited.
     late: Picos,
 }
 
 impl Unanswered {
-    /// Time of the answer that the next READ or atomic waits for, where `depth` are allowed.
+    /// Returns the time of the answer that the next READ or atomic waits for, given `depth`.
     fn oldest(&self, depth: usize) -> Option<Picos> {
         if self.answers.len() < depth { None } else { self.answers.front().copied() }
     }
@@ -55,8 +55,8 @@ impl State {
         }
     }
 
-    /// Moves the arrival of the first leg's next verb to the time at which it can be there, if it
-    /// must wait for an answer, or is behind a verb that waits. Returns whether it waits itself.
+    /// Moves the arrival of the first leg's next verb to the earliest possible time, if the verb
+    /// must wait for an answer, or is behind a waiting verb. Returns whether the arrival moved.
     #[inline]
     pub(super) fn hold_back(&mut self, id: u32) -> bool {
         self.costs.initiator_depth.is_some_and(|depth| self.hold_back_at(id, depth))
@@ -84,7 +84,7 @@ impl State {
         let waits = earliest > leg.arrival;
         unanswered.late = earliest;
         leg.arrival = earliest;
-        // The initiator counts from when the verb left.
+        // The initiator's time-out counts from the verb's departure.
         leg.deadline = leg.deadline.max(earliest.saturating_add(timeout));
         waits
     }

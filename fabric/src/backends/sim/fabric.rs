@@ -1,4 +1,4 @@
-//! The simulated back end as the engine sees it: [`Fabric`] and its lanes.
+//! The simulated back end from the engine's side: [`Fabric`] and its lanes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::contract::transport::{Fabric, FabricError, Sink, Token, Transport, Wa
 use crate::contract::verbs::{Capabilities, Work};
 use crate::run::env::Env;
 
-/// The fabric of a world. Clones share it; code that runs in the world may hold one.
+/// The fabric of a world. Clones share the fabric; code that runs in the world may hold a clone.
 #[derive(Clone)]
 pub struct SimFabric {
     shared: Arc<SimShared>,
@@ -40,16 +40,16 @@ impl SimFabric {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state, after checking that the node exists.
+    /// Locks the state, and checks that the node exists.
     pub(super) fn known(&self, node: NodeId) -> Result<MutexGuard<'_, State>, SimError> {
         let state = self.state();
         if state.has_node(node) { Ok(state) } else { Err(SimError::UnknownNode(node)) }
     }
 
-    /// Clock and randomness of a node.
+    /// Returns the clock and randomness of a node.
     ///
     /// # Panics
-    /// If there is no such node.
+    /// If the node does not exist.
     pub fn env(&self, node: NodeId) -> Env {
         let mut seed = TraceHash::new(self.shared.seed);
         seed.add(u64::from(node.0));
@@ -57,8 +57,8 @@ impl SimFabric {
         Env::with_clock(clock, seed.value())
     }
 
-    /// Clock and randomness outside of all nodes, for clients and for recording histories. It gives
-    /// one order for all nodes, and no fault affects it.
+    /// Returns a clock and randomness outside of the nodes, for clients and for recording
+    /// histories. The clock orders events across nodes, and no fault affects the clock.
     pub fn outside(&self) -> Env {
         Env::with_clock(self.state().outside(), self.shared.seed)
     }
@@ -68,12 +68,13 @@ impl SimFabric {
         self.state().nodes.len() as u16
     }
 
-    /// Lanes that are open.
+    /// Returns the open lanes.
     pub fn open_lanes(&self) -> Vec<Endpoint> {
         self.state().lanes.iter().filter(|lane| lane.open).map(|lane| lane.at).collect()
     }
 
-    /// Virtual time since the world began: one order for all nodes, whatever their clocks show.
+    /// Returns the virtual time since the world began, which orders events across nodes
+    /// independently of the nodes' clocks.
     pub fn now(&self) -> Duration {
         self.state().time()
     }
@@ -267,7 +268,7 @@ impl State {
 }
 
 impl Drop for SimLane {
-    /// Closes the lane. Its verbs in flight still complete, but are no longer reported.
+    /// Closes the lane. Verbs in flight still complete, but are no longer reported.
     fn drop(&mut self) {
         let mut state = self.fabric.state();
         state.node(self.at.node).lanes[usize::from(self.at.lane.0)] = NONE;

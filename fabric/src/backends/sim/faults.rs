@@ -1,8 +1,8 @@
-//! Faults as data: random faults with their rates, and scheduled ones.
+//! Faults as data: random faults with rates, and scheduled faults.
 //!
-//! [`Rates`] are probabilities, drawn from the seed for every message and verb. A [`Fault`] is one
-//! event: scheduled before the world starts ([`super::Config::schedule`]), or injected while it
-//! The world carries the faults out; this module only describes them.
+//! [`Rates`] are probabilities, drawn from the seed for every message and verb. A [`Fault`] is a
+//! single event: scheduled before the world starts ([`super::Config::schedule`]), or injected while
+//! the world runs. The world carries faults out; this module only describes faults.
 
 use std::time::Duration;
 
@@ -21,22 +21,22 @@ pub struct Rates {
     pub message_loss: f64,
     /// A message arrives twice, the second time delayed.
     pub message_duplication: f64,
-    /// A message is delayed, so that later ones overtake it.
+    /// A message is delayed, so that later messages overtake it.
     pub message_delay: f64,
-    /// Longest such delay, also of duplicates; delays are uniformly distributed.
+    /// Longest delay of a message or duplicate; delays are uniformly distributed.
     #[serde(rename = "message-delay-max-us", with = "micros")]
     pub message_delay_max: Duration,
-    /// The verbs of one batch to one node are held up, and with them those behind them on the
-    /// connection. After [`super::Config::verb_timeout`] the initiator gives up on them, but they
-    /// may still take effect (H22).
+    /// A batch's verbs to one node are held up, together with later verbs on the connection. After
+    /// [`super::Config::verb_timeout`] the initiator gives up on the verbs, but they may still take
+    /// effect (H22).
     pub verb_delay: f64,
-    /// Longest such delay; delays are uniformly distributed.
+    /// Longest delay of verbs; delays are uniformly distributed.
     #[serde(rename = "verb-delay-max-us", with = "micros")]
     pub verb_delay_max: Duration,
     /// A WRITE of several words lands in pieces, in any order, over time (H14).
     pub torn_writes: f64,
-    /// A READ of several words is sampled in pieces, in any order, over time (H14). If any rates of
-    /// a world tear READs, its lanes do not offer stable READs.
+    /// A READ of several words is sampled in pieces, in any order, over time (H14). If a world's
+    /// rates may ever tear READs, the lanes do not offer stable READs.
     pub torn_reads: f64,
     /// Longest duration of a torn WRITE or READ.
     #[serde(rename = "tear-span-us", with = "micros")]
@@ -58,7 +58,7 @@ pub enum MemoryFate {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing gets from one node to the other; the reverse direction is not affected.
+    /// Nothing gets from node `from` to node `to`; the reverse direction is not affected.
     Cut {
         /// The sending side.
         from: NodeId,
@@ -72,7 +72,7 @@ pub enum Fault {
         /// See `Cut`.
         to: NodeId,
     },
-    /// The node reaches no other node, and none reaches it.
+    /// The node is cut off from all other nodes, in both directions.
     Isolate {
         /// The node.
         node: NodeId,
@@ -82,7 +82,7 @@ pub enum Fault {
         /// The node.
         node: NodeId,
     },
-    /// Verbs from one node to another are held up for a time.
+    /// Verbs from node `from` to node `to` are held up for a time.
     Stall {
         /// Initiator of the verbs.
         from: NodeId,
@@ -92,7 +92,7 @@ pub enum Fault {
         #[serde(rename = "lasting-us", with = "micros")]
         lasting: Duration,
     },
-    /// The cores of a node stand still for a time; its NIC goes on serving.
+    /// The cores of a node stand still for a time; the node's NIC goes on serving.
     Pause {
         /// The node.
         node: NodeId,
@@ -100,50 +100,50 @@ pub enum Fault {
         #[serde(rename = "lasting-us", with = "micros")]
         lasting: Duration,
     },
-    /// A node's NIC takes `percent` of its normal time for each operation.
+    /// A node's NIC takes `percent` of the normal time for each operation.
     SlowNic {
         /// The node.
         node: NodeId,
         /// 100 is normal, 300 three times as slow.
         percent: u32,
     },
-    /// The cores of a node take `percent` of their normal time for all work.
+    /// The cores of a node take `percent` of the normal time for all work.
     SlowCores {
         /// The node.
         node: NodeId,
         /// 100 is normal, 300 three times as slow.
         percent: u32,
     },
-    /// A node's clock is set. Set forwards, it jumps; set backwards, it stands still until the time
-    /// has caught up, because clocks never run backwards.
+    /// A node's clock is set. A clock set forwards jumps; a clock set backwards stands still until
+    /// time has caught up, because clocks never run backwards.
     ClockJump {
         /// The node.
         node: NodeId,
         /// Size of the jump in nanoseconds.
         nanos: i64,
     },
-    /// A node's clock runs faster or more slowly than time does, from now on.
+    /// A node's clock runs faster or slower than time, from now on.
     ClockRate {
         /// The node.
         node: NodeId,
-        /// Nanoseconds that it gains in a millisecond, up to [`MAX_CLOCK_PPM`]; it loses time if
-        /// negative, and 0 is normal. What it has gained stays.
+        /// Nanoseconds gained in a millisecond, up to [`MAX_CLOCK_PPM`]; negative if the clock
+        /// loses time; 0 is normal. Time gained earlier stays gained.
         ppm: i32,
     },
-    /// Random faults have these rates from now on.
+    /// Random faults have the given rates from now on.
     SetRates(Rates),
     /// Cancels all scheduled faults that wait for a count of verbs or messages.
     Disarm,
-    /// The node's processes end. The seed decides which of their verbs in flight still land. The
-    /// run stops, so that the caller can react.
+    /// The node's processes end. The seed decides which verbs in flight still land. The run stops,
+    /// so that the caller can react.
     Crash {
         /// The node.
         node: NodeId,
-        /// Fate of its memory.
+        /// Fate of the node's memory.
         memory: MemoryFate,
     },
-    /// A crashed node becomes reachable again; the run stops, so that the caller can start its
-    /// processes. Connections from before the crash no longer work.
+    /// A crashed node becomes reachable again; the run stops, so that the caller can start the
+    /// node's processes. Connections from before the crash no longer work.
     Restart {
         /// The node.
         node: NodeId,
@@ -151,7 +151,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The nodes that the fault names.
+    /// Returns the nodes named in the fault.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
         let (first, second) = match *self {
             Self::Cut { from, to } | Self::Mend { from, to } | Self::Stall { from, to, .. } => {
@@ -179,7 +179,7 @@ pub enum When {
     /// Time since the world began.
     #[serde(rename = "at-us", with = "micros")]
     At(Duration),
-    /// Once `count` verbs of the node have taken effect, before the next one does.
+    /// Once `count` verbs of the node have taken effect, before the next verb does.
     AfterVerbs {
         /// Initiator of the verbs.
         node: NodeId,
@@ -216,13 +216,13 @@ pub struct FaultCounts {
     pub messages_delayed: u64,
     /// Messages lost because the path was cut or a node was down.
     pub messages_cut_off: u64,
-    /// Batches to one node that were held up.
+    /// Parts of batches, each to one node, that were held up.
     pub verbs_delayed: u64,
-    /// Connections on which the initiator gave up.
+    /// Connections given up by the initiator.
     pub connections_timed_out: u64,
-    /// Verbs that took effect after the initiator had given up on them (H22).
+    /// Verbs that took effect after the initiator had given up (H22).
     pub stragglers_landed: u64,
-    /// Landed stragglers that were reported as flushed, behind a verb that failed (H24).
+    /// Landed stragglers that were reported as flushed, behind a failed verb (H24).
     pub flushed_landed: u64,
     /// Verbs that arrived after the initiator had given up, and were refused.
     pub stragglers_refused: u64,
@@ -249,7 +249,7 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// Every kind with its count, for reports.
+    /// Returns every kind with its count, for reports.
     pub fn by_kind(&self) -> [(&'static str, u64); 19] {
         [
             ("messages lost", self.messages_lost),
@@ -303,8 +303,8 @@ mod micros {
     }
 }
 
-/// A probability prepared for drawing. Zero draws nothing, so that a run without faults pays
-/// nothing.
+/// A probability prepared for drawing. A probability of zero makes no draw, so that runs without
+/// faults pay nothing.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Chance(u64);
 

@@ -1,12 +1,12 @@
-//! Words on which atomics wait for one another.
+//! Contended words, on which atomics queue.
 //!
-//! A NIC keeps several atomics under way, but not two on one address: the second one begins when
-//! the first has left its pipeline. So a single lock is served much more slowly than many are
-//! (ShiftLock §2.3, Table 3).
+//! A NIC keeps several atomics under way, but not two on the same address: the second atomic begins
+//! when the first has left the pipeline. So a single lock is served much more slowly than many
+//! locks (ShiftLock §2.3, Table 3).
 //!
-//! Two atomics are in each other's way if their bytes overlap. An atomic on 16 bytes takes both of
-//! its words, from the moment at which the later of them is free: it waits for atomics on either
-//! word, and they for it, while atomics on one word each do not wait for those on the other.
+//! Two atomics conflict if their bytes overlap. A 16-byte atomic takes two words, from the moment
+//! when both words are free: a 16-byte atomic and an 8-byte atomic on either word wait for each
+//! other, while 8-byte atomics on different words do not wait.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -18,28 +18,28 @@ use crate::contract::ids::RemoteAddr;
 use crate::contract::region::WORD_BYTES;
 use crate::contract::wide::{WIDE_BYTES, WIDE_WORDS};
 
-/// Number of words after which those that are free are forgotten.
+/// Number of words above which free words are forgotten.
 const MOST_WORDS: usize = 1 << 16;
 
-/// Words of one NIC that atomics were carried out on lately, each as a server.
+/// Words of a NIC with recent atomics; every word is modelled as a server.
 #[derive(Clone, Default)]
 pub(super) struct HotWords {
     words: HashMap<u64, Server, BuildHasherDefault<DefaultHasher>>,
-    /// Place of the word that was busy for longest, and for how long. It is never forgotten.
+    /// Place and busy time of the word with the longest busy time, which is never forgotten.
     hottest: u64,
     busy: Picos,
 }
 
 impl HotWords {
-    /// Queues an atomic on a word that is ready at `at` and keeps the word for `span`; returns when
-    /// it begins.
+    /// Queues an atomic that is ready at `at` and keeps the word for `span`; returns the time at
+    /// which the atomic begins.
     pub(super) fn admit(&mut self, addr: RemoteAddr, at: Picos, span: Picos) -> Picos {
         self.admit_at(place_of(addr), at, span)
     }
 
-    /// Like [`HotWords::admit`], of an atomic on 16 bytes.
+    /// Like [`HotWords::admit`], for a 16-byte atomic.
     pub(super) fn admit_wide(&mut self, addr: RemoteAddr, at: Picos, span: Picos) -> Picos {
-        // Rounded down, if the address is wrong: the verb is refused when its service begins.
+        // Rounds a misaligned address down; such a verb is refused when its service begins.
         let first = place_of(addr) / WIDE_BYTES as u64 * WIDE_BYTES as u64;
         let places: [u64; WIDE_WORDS] = [first, first + WORD_BYTES as u64];
         let words = places.iter().filter_map(|place| self.words.get(place));
@@ -50,11 +50,11 @@ impl HotWords {
         both_free
     }
 
-    /// Queues an atomic on the word at a place.
+    /// Queues an atomic on the word at `place`.
     fn admit_at(&mut self, place: u64, at: Picos, span: Picos) -> Picos {
         if self.words.len() >= MOST_WORDS {
-            // Atomics arrive a little out of the order of their times: one that is ready before
-            // `at` may begin too early on a word that is forgotten here.
+            // Atomics arrive slightly out of time order: a later atomic that is ready before `at`
+            // may begin too early on a forgotten word.
             self.words.retain(|place, word| *place == self.hottest || !word.is_free(at));
         }
         let word = self.words.entry(place).or_default();
@@ -65,7 +65,7 @@ impl HotWords {
         start
     }
 
-    /// Busy time of the word that was busy for longest.
+    /// Returns the longest busy time of any word.
     pub(super) fn busy(&self) -> Picos {
         self.busy
     }
@@ -76,7 +76,7 @@ impl HotWords {
     }
 }
 
-/// Number of a byte among those of all regions of its node.
+/// Returns the number of a byte among the bytes of its node's regions.
 fn place_of(addr: RemoteAddr) -> u64 {
     u64::from(addr.region().0) << RemoteAddr::OFFSET_BITS | addr.offset()
 }

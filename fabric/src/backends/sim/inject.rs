@@ -7,7 +7,7 @@ use super::state::{NONE, Next, SimNode, State};
 use super::trace::Happening;
 use crate::contract::ids::{Epoch, NodeId};
 
-/// Payload of one packet of a reliable connection, for a common packet size.
+/// Payload of a packet of a reliable connection, for a common packet size.
 const PACKET_BYTES: usize = 1024;
 
 impl State {
@@ -23,7 +23,7 @@ impl State {
         }
     }
 
-    /// Sets the counts of a node at which its next faults are due.
+    /// Sets the counts of a node at which the next faults are due.
     fn arm_counts(&mut self, of: NodeId) {
         let schedule = &self.schedule;
         let node = &mut self.nodes[usize::from(of.0)];
@@ -35,7 +35,7 @@ impl State {
         node.messages_due = next(&|when| messages_of(when, of), node.messages);
     }
 
-    /// Schedules the faults due at a count that a node has just reached.
+    /// Schedules the faults due at a count just reached by a node.
     #[cold]
     pub(super) fn counted_faults(&mut self, of: NodeId) {
         let SimNode { verbs, messages, verbs_due, messages_due, .. } =
@@ -53,7 +53,7 @@ impl State {
         self.arm_counts(of);
     }
 
-    /// Carries out a fault. Crashes and restarts are returned for the world to carry out.
+    /// Carries out a fault. Returns crashes and restarts to the world, which carries them out.
     pub(super) fn inject(&mut self, fault: &Fault) -> Option<Next> {
         self.trace(Happening::Fault(fault));
         let counts = &mut self.counts;
@@ -87,14 +87,14 @@ impl State {
             Fault::SlowCores { node, percent } => {
                 counts.slowdowns += 1;
                 let node = self.node(node);
-                // The pipeline of a switch has no core to be slow.
+                // A switch's pipeline has no core to slow down.
                 node.core_percent = if node.is_switch { 0 } else { percent };
             }
             Fault::ClockJump { node, nanos } => {
                 counts.clock_jumps += 1;
                 self.set_time(self.now);
                 self.node(node).clock.jump(nanos);
-                // Their timers are due at other world times now.
+                // The jump changes the world times at which the cores' timers are due.
                 self.wake_cores_of(node);
             }
             Fault::ClockRate { node, ppm } => {
@@ -142,14 +142,14 @@ impl State {
         node.life += 1;
         if memory == MemoryFate::Lost {
             let lost = node.regions.lose();
-            // Fences are state of the process, as memory is.
+            // Fences are state of the process, like memory.
             node.fences.fill(Epoch(0));
             self.bytes -= lost;
         }
     }
 
-    /// A NIC places the data of one packet as a whole, or not at all: a verb that is landing in
-    /// pieces when its sender crashes lands completely, unless it is longer than a packet.
+    /// Completes a torn verb of a crashing sender, unless the verb is longer than a packet: a NIC
+    /// places the data of a packet as a whole, or not at all.
     fn finish_packet(&mut self, conn: u32) {
         if self.connection(conn).phase == Phase::Tearing && self.landing_bytes(conn) <= PACKET_BYTES
         {
@@ -165,8 +165,8 @@ impl State {
         node.paused_until = 0;
     }
 
-    /// Refuses older epochs of `expelled` at `target` from now on. A verb that is landing there in
-    /// pieces has landed completely when this returns (H2).
+    /// Refuses older epochs of `expelled` at `target` from now on. On return a verb that was
+    /// landing at `target` in pieces has landed completely (H2).
     pub(super) fn fence(&mut self, target: NodeId, expelled: NodeId, epoch: Epoch) {
         let fence = &mut self.node(target).fences[usize::from(expelled.0)];
         *fence = epoch.max(*fence);
@@ -182,7 +182,7 @@ impl State {
         self.trace(Happening::Fenced { target, expelled, epoch: epoch.0 });
     }
 
-    /// A node that exists.
+    /// Returns an existing node.
     pub(super) fn node(&mut self, id: NodeId) -> &mut SimNode {
         &mut self.nodes[usize::from(id.0)]
     }

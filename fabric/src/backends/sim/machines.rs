@@ -33,7 +33,7 @@ pub struct SimCore {
 }
 
 impl SimMachines {
-    /// The machines of a world.
+    /// Makes the machines of a world.
     pub fn new(world: World) -> Self {
         Self { world: RefCell::new(world), courier: None, failure: RefCell::new(None) }
     }
@@ -44,15 +44,15 @@ impl SimMachines {
         Self { courier: Some(courier), ..self }
     }
 
-    /// The world, for inspection and for injecting faults.
+    /// Borrows the world, for inspection and for injecting faults.
     ///
     /// # Panics
-    /// If it is already borrowed, as it is while it runs.
+    /// If the world is already borrowed, as it is while it runs.
     pub fn world(&self) -> RefMut<'_, World> {
         self.world.borrow_mut()
     }
 
-    /// The error that stopped the world for good, if any.
+    /// Returns the error that stopped the world for good, if any.
     pub fn failure(&self) -> Option<SimError> {
         self.failure.borrow().clone()
     }
@@ -119,14 +119,14 @@ impl Machines for SimMachines {
     }
 
     fn join(&self, core: SimCore) -> bool {
-        // While unwinding, the world is not run further: it may be what panicked.
+        // No further run while unwinding: the world may be the source of the panic.
         while !core.ended.get() && !std::thread::panicking() {
             let lives = self.world.borrow_mut().executor(core.id).is_some();
             if !lives || self.run(|world| world.run_while(|| !core.ended.get())).is_none() {
                 break;
             }
         }
-        // With the world no longer borrowed: the executor's lanes close themselves.
+        // Dropped after the borrow of the world has ended: the executor's lanes close themselves.
         let executor = self.world.borrow_mut().remove_core(core.id);
         drop(executor);
         core.ended.get()

@@ -15,10 +15,10 @@ pub(super) struct Region {
     pub(super) rights: Rights,
 }
 
-/// All regions of one node, by number, and whether there are any.
+/// A node's regions, by number, and whether the node has any.
 pub(super) struct Regions(Vec<Option<Region>>, bool);
 
-/// Effect of a verb after its batch is gone.
+/// Effect of a verb that outlives its batch.
 pub(super) enum Effect {
     Write(Vec<u64>),
     CompareAndSwap { expected: u64, new: u64 },
@@ -30,7 +30,7 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// Effect of `request` of `work`; `None` if it changes nothing.
+    /// Returns the effect of `request` of `work`; `None` if the request changes nothing.
     pub(super) fn of(request: &WorkRequest, work: &Work) -> Option<Self> {
         match request.op {
             Op::Read | Op::ReadStable => None,
@@ -92,19 +92,20 @@ impl Regions {
         self.1 = true;
     }
 
-    /// Whether the node has no memory that others reach.
+    /// Whether the node has no registered memory.
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {
         !self.1
     }
 
-    /// Unregisters all regions; returns their total bytes.
+    /// Unregisters all regions; returns the total of bytes.
     pub(super) fn lose(&mut self) -> u64 {
         self.1 = false;
         self.0.iter_mut().filter_map(Option::take).map(|region| region.bytes).sum()
     }
 
-    /// Prefetches the lines that a verb touches: it takes effect many events from now.
+    /// Prefetches the cache lines that a verb touches, because the verb takes effect many events
+    /// later.
     #[inline]
     pub(super) fn prefetch(&self, request: &WorkRequest) {
         let Some(region) = &self.0[usize::from(request.addr.region().0)] else { return };
@@ -116,7 +117,8 @@ impl Regions {
         }
     }
 
-    /// The memory that a verb touches, and the index of its first word in it.
+    /// Returns the memory that a verb touches, and the index of the verb's first word in the
+    /// memory.
     #[inline]
     pub(super) fn resolve(&self, request: &WorkRequest) -> Result<(&Memory, usize), VerbError> {
         let region = self.0[usize::from(request.addr.region().0)].as_ref();
@@ -190,9 +192,9 @@ impl Regions {
     }
 }
 
-/// Stores what `change` makes of the two words from `first` on, or nothing if that is `None`;
-/// returns what they held. It is one step, because verbs take effect one by one, under the lock of
-/// the state, and nothing but verbs touches the memory.
+/// Applies `change` to the two words from `first` on, stores the result unless `None`, and returns
+/// the old words. Atomic, because verbs take effect one by one, under the state's lock, and nothing
+/// but verbs touches the memory.
 fn update_wide(
     memory: &Memory,
     first: usize,
@@ -206,8 +208,8 @@ fn update_wide(
     held
 }
 
-/// Combines the first and the last word, which differ whenever records do: a version comes first,
-/// data or a checksum last.
+/// Combines the first and the last word, which differ between different records: a version comes
+/// first, data or a checksum last.
 #[inline]
 fn digest(words: &[u64]) -> u64 {
     match words {

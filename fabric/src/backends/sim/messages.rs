@@ -1,8 +1,8 @@
 //! Datagrams between lanes.
 //!
-//! A switch that is a node ([`super::Config::switches`]) sends and takes in packets without a NIC:
-//! no server of one is busy with them, and its core takes no time. What it sends leaves when the
-//! pipeline is through with what it sends it for.
+//! A switch node ([`super::Config::switches`]) sends and receives packets without a NIC: a packet
+//! occupies no NIC server and takes no core time. A packet sent by a switch leaves when the
+//! pipeline has finished with the packet that caused it.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use super::trace::Happening;
 use crate::contract::ids::Endpoint;
 use crate::contract::transport::MAX_MESSAGE_BYTES;
 
-/// Messages that may wait at one lane. Further ones are dropped, as by a full receive queue.
+/// Messages that may wait at one lane. Further messages are dropped, as by a full receive queue.
 const MAX_WAITING: usize = 4096;
-/// Longest time between two messages that do not arrive for the same reason.
+/// Longest time between two messages lost to the same break of a path.
 const GAP: Duration = Duration::from_millis(10);
 /// Message buffers kept for reuse.
 const MAX_SPARE: usize = 4096;
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// Notes whether a message can be acknowledged: only if both directions are open.
+    /// Records whether a message can be acknowledged, which needs both directions open.
     #[inline]
     fn note_path(&mut self, from: Endpoint, to: Endpoint) {
         let is_open = !self.is_cut(from.node, to.node) && !self.is_cut(to.node, from.node);
@@ -80,7 +80,7 @@ impl State {
         };
     }
 
-    /// When a message leaves a switch that sends it now.
+    /// Returns the time at which a message sent now leaves a switch.
     #[cold]
     fn forward(&self) -> Picos {
         self.now + self.costs.pipeline.unwrap_or(0)
@@ -98,8 +98,8 @@ impl State {
         self.random.messages.random_range(0..=picos(self.chances.rates.message_delay_max))
     }
 
-    /// Delay of a message's trip: between two nodes without memory it may be another than between
-    /// one of them and a memory node.
+    /// Draws the delay of a message's trip: the delay between two nodes without memory may differ
+    /// from the delay to or from a memory node.
     #[inline]
     fn message_travel(&mut self, from: Endpoint, to: Endpoint) -> Picos {
         let travel = self.travel();
@@ -111,7 +111,8 @@ impl State {
         }
     }
 
-    /// Delay of a trip in a world with switches: to one, and from it, half of the path's.
+    /// Returns the delay of a trip in a world with switches: to or from a switch, half of the
+    /// path's delay.
     #[cold]
     fn switched_travel(&self, travel: Picos, from: Endpoint, to: Endpoint) -> Picos {
         let is_switch = |at: Endpoint| self.nodes[usize::from(at.node.0)].is_switch;

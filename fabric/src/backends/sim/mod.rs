@@ -1,21 +1,21 @@
 //! The `sim` back end: a whole cluster in one thread, on virtual time, from one seed.
 //!
 //! # What it is
-//! A [`World`] with the cores of all nodes, and a [`SimFabric`] that carries verbs and messages
-//! between them through modelled NICs and links ([`Profile`]), with the faults that a network and a
-//! machine can have ([`Rates`], [`Fault`]). The same configuration and the same programs give the
-//! same run, event by event.
+//! A [`World`] with the nodes' cores, and a [`SimFabric`] that carries verbs and messages between
+//! nodes through modelled NICs and links ([`Profile`]), with faults of networks and machines
+//! ([`Rates`], [`Fault`]). Equal configurations and programs give equal runs, event by event.
 //!
 //! # What it is not
-//! It runs no threads and asks no real clock. It knows no transactions: scenarios and checkers are
-//! built on top. docs/simulation.md describes the model.
+//! The simulation runs no threads, asks no real clock and knows no transactions: scenarios and
+//! checkers are built on top. docs/simulation.md describes the model.
 //!
 //! # Where to look
-//! * `machines`: runs a whole cluster; `world`: cores and the passing of time; `state`: the rest of
-//!   the simulated state, and events.
-//! * `verbs`, `connection`, `messages`: the path of verbs and messages; `memory`: their effect.
+//! * `machines`: runs a whole cluster; `world`: cores and the passing of time; `state`: the
+//!   remaining simulated state, and events.
+//! * `verbs`, `connection`, `messages`: the path of verbs and messages; `memory`: the effect of
+//!   verbs.
 //! * `nic`, `depth`, `profile`: costs; `report`: utilisation.
-//! * `faults`: faults as data; `inject`: their effect.
+//! * `faults`: faults as data; `inject`: the effect of faults.
 //!
 //! ```
 //! use lotus_fabric::exec::Executor;

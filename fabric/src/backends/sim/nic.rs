@@ -1,17 +1,17 @@
-//! The servers of NICs, and links, at which verbs and messages queue.
+//! Servers of NICs and links, where verbs and messages queue.
 //!
-//! A server takes one operation at a time, first come first served; a link is a server where
-//! operations take as long as their bytes. Each NIC has (DESIGN §9)
+//! A server takes one operation at a time, first come first served; a link is a server with service
+//! times proportional to bytes. A NIC has (DESIGN §9)
 //!
-//! * an *outbound* server for operations that its node issues, an *inbound* one for operations of
-//!   other nodes;
-//! * one *atomic unit*, which carries out compare-and-swaps and fetch-and-adds one by one, and, if
-//!   the profile says so, holds up the inbound server meanwhile;
-//! * if the profile says so, a server for each word, at which the atomics on that word queue, those
-//!   on 16 bytes at two of them;
+//! * an *outbound* server for operations that its node issues, an *inbound* server for operations
+//!   from remote nodes;
+//! * an *atomic unit*, which carries out compare-and-swaps and fetch-and-adds one by one, and,
+//!   depending on the profile, holds up the inbound server meanwhile;
+//! * depending on the profile, a server for each word, where atomics on the word queue; a 16-byte
+//!   atomic queues at two servers;
 //! * a link in each direction.
 //!
-//! Each server sums up its busy time, and each NIC counts the verbs that it serves, for the report.
+//! For the report, servers sum up busy time, and NICs count served verbs.
 
 use super::hot_words::HotWords;
 use super::profile::{Atomics, Costs};
@@ -27,7 +27,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Queues an operation that arrives at `at` and takes `span`; returns when it begins.
+    /// Queues an operation that arrives at `at` and takes `span`; returns the start of service.
     #[inline]
     pub(super) fn admit(&mut self, at: Picos, span: Picos) -> Picos {
         let start = at.max(self.free_at);
@@ -40,7 +40,7 @@ impl Server {
         self.busy
     }
 
-    /// When the operations that were admitted have been served.
+    /// Returns the time at which the admitted operations have been served.
     pub(super) fn free_at(&self) -> Picos {
         self.free_at
     }
@@ -72,7 +72,7 @@ pub(super) struct Nic {
     pub(super) hot_words: HotWords,
     pub(super) sending: Server,
     pub(super) receiving: Server,
-    /// Verbs of other nodes that it has served.
+    /// Remote nodes' verbs served by the NIC.
     pub(super) served: Served,
     /// Duration of every operation, in percent of the profile.
     pub(super) percent: u32,
@@ -101,8 +101,8 @@ impl Nic {
         }
     }
 
-    /// Issues an operation that takes `service` and sends `transmission`; returns when its last
-    /// bit leaves.
+    /// Issues an operation that takes `service` and sends `transmission`; returns the departure of
+    /// the last bit.
     #[inline]
     pub(super) fn issue(&mut self, at: Picos, service: Picos, transmission: Picos) -> Picos {
         let (service, transmission) = (self.scaled(service), self.scaled(transmission));
@@ -117,7 +117,7 @@ impl Nic {
         self.scaled(service.max(transmission))
     }
 
-    /// Receives and serves a request, with its last bit arriving at `at`.
+    /// Receives and serves a request whose last bit arrives at `at`.
     #[inline]
     pub(super) fn serve(&mut self, at: Picos, request: &WorkRequest, costs: &Costs) -> Service {
         let kind = request.kind();
@@ -136,7 +136,8 @@ impl Nic {
         }
     }
 
-    /// Serves an atomic that was received at `at`, and takes `service` like any request.
+    /// Serves an atomic that was received at `at`, and takes `service` at the inbound server like
+    /// any request.
     #[inline]
     fn serve_atomic(
         &mut self,
@@ -162,7 +163,7 @@ impl Nic {
         Service { start, end: start + unit }
     }
 
-    /// Receives a datagram, with its last bit arriving at `at`; returns when it is placed.
+    /// Receives a datagram whose last bit arrives at `at`; returns the time of placement.
     #[inline]
     pub(super) fn serve_message(&mut self, at: Picos, bytes: usize, costs: &Costs) -> Picos {
         let received = self.receive(at, costs.transmission(bytes));
@@ -170,15 +171,15 @@ impl Nic {
         self.inbound.admit(received, service)
     }
 
-    /// Receives `transmission` from the link; returns when its last bit is in. Receiving overlaps
-    /// with sending, so an idle link adds no delay.
+    /// Receives `transmission` from the link; returns the arrival of the last bit. Receiving
+    /// overlaps with sending, so an idle link adds no delay.
     #[inline]
     pub(super) fn receive(&mut self, last_bit: Picos, transmission: Picos) -> Picos {
         let transmission = self.scaled(transmission);
         self.receiving.admit(last_bit.saturating_sub(transmission), transmission) + transmission
     }
 
-    /// Sends a reply that is ready at `at`; returns when its last bit leaves.
+    /// Sends a reply that is ready at `at`; returns the departure of the last bit.
     #[inline]
     pub(super) fn reply(&mut self, at: Picos, transmission: Picos) -> Picos {
         let transmission = self.scaled(transmission);

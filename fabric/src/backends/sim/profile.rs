@@ -1,25 +1,28 @@
-//! Profiles: the constants of a NIC, its links and the cores beside it, as data with sources.
+//! Profiles: the constants of NIC, links and cores, as data with sources.
 //!
-//! A profile is a TOML file. Every constant in it names its source, and a constant without one is
+//! A profile is a TOML file. Every constant names its source, and a constant without a source is
 //! refused, so that no value is tuned silently (DESIGN §9). Rates are written as published (Mops,
-//! Gbps) and kept as time: picoseconds for one operation or one byte.
+//! Gbps) and kept as time: picoseconds for an operation or a byte.
 //!
-//! Some constants are optional, because not every NIC has what they describe. Without one, the
-//! model has nothing of the kind:
+//! Some constants are optional, because not every NIC has the feature. Without the constant, the
+//! model lacks the feature:
 //!
 //! * `atomic_unit.same_address_mops`, `atomic_unit.blocks_inbound`: see [`Atomics`];
-//! * `extended.masked`, `extended.wide`: whether there are masked atomics, and such on 16 bytes;
-//! * `atomic_unit.wide_mops`: rate of those, where it is not that of other atomics;
-//! * `connection.initiator_depth`: READs and atomics that one connection may have unanswered;
-//! * `link.cn_cn_delay_ns`: delay of messages between two nodes that have no memory for others,
-//!   where it is not that between other nodes;
-//! * `outbound.inline_bytes` and `outbound.dma_ns`, both or neither: WRITEs of more bytes than that
-//!   do not travel with their work requests, and the NIC fetches them from memory;
+//! * `extended.masked`, `extended.wide`: whether the NIC has masked atomics, and 16-byte atomics;
+//! * `atomic_unit.wide_mops`: rate of 16-byte atomics, if different from the rate of 8-byte
+//!   atomics;
+//! * `connection.initiator_depth`: READs and atomics that a connection may have unanswered;
+//! * `link.cn_cn_delay_ns`: delay of messages between two nodes without registered memory, if
+//!   different from the delay of other paths;
+//! * `outbound.inline_bytes` and `outbound.dma_ns`, both or neither: WRITEs longer than
+//!   `inline_bytes` do not travel with their work requests, and the NIC fetches the data from
+//!   memory;
 //! * `server.request_ns`: core time of a server's request ([`Profile::server_request`]);
-//! * `switch.pipeline_ns`: time that a packet takes through a switch that is a node
+//! * `switch.pipeline_ns`: time that a packet takes through a switch node
 //!   ([`super::Config::switches`]);
-//! * `cpu.factor`: all other constants of `[cpu]` are multiplied by it, which makes cores slower or
-//!   faster as a whole, where what a core takes for a transaction is known and no single cost is.
+//! * `cpu.factor`: multiplies the remaining constants of `[cpu]`, which makes cores slower or
+//!   faster as a whole, for cases where a core's time for a transaction is known but single costs
+//!   are not.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -40,16 +43,16 @@ const BUILT_IN: [(&str, &str); 6] = [
     ("tofino-cx5", include_str!("../../../profiles/tofino-cx5.toml")),
 ];
 
-/// Reason why a profile cannot be had.
+/// Reason why a profile is unavailable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// No built-in profile has that name; choose one that is listed.
+    /// No built-in profile has the name; choose a listed profile.
     #[error("unknown profile \"{name}\"; known are {known}")]
     Unknown {
         /// The name asked for.
         name: String,
-        /// Names of all built-in profiles, separated by commas.
+        /// Names of the built-in profiles, separated by commas.
         known: String,
     },
     /// The text is not a profile; correct the line.
@@ -59,12 +62,12 @@ pub enum ProfileError {
         name: String,
         /// Line number, from 1.
         line: usize,
-        /// The error in that line.
+        /// The error in the line.
         message: String,
     },
 }
 
-/// The constants of one kind of cluster.
+/// The constants of a kind of cluster.
 #[derive(Clone, Debug)]
 pub struct Profile {
     name: String,
@@ -72,14 +75,15 @@ pub struct Profile {
     pub(super) costs: Costs,
 }
 
-/// Time for which one operation of each kind occupies a server of a NIC.
+/// Time for which an operation occupies a server of a NIC, by kind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Services {
     read: Picos,
     write: Picos,
     atomic: Picos,
     pub(super) message: Picos,
-    /// Largest WRITE whose data comes with its work request, and the time to fetch that of others.
+    /// Largest WRITE whose data travels in the work request, and the time to fetch the data of
+    /// larger WRITEs.
     inline_bytes: usize,
     dma: Picos,
 }
@@ -94,7 +98,7 @@ impl Services {
         }
     }
 
-    /// Time to issue a verb, with the data of a WRITE.
+    /// Returns the time to issue a verb, including the data of a WRITE.
     #[inline]
     pub(super) fn issuing(&self, request: &WorkRequest) -> Picos {
         let service = self.of(request.kind());
@@ -109,45 +113,45 @@ pub(super) struct Costs {
     pub(super) inbound: Services,
     pub(super) outbound: Services,
     pub(super) atomics: Atomics,
-    /// READs and atomics that a connection may have unanswered, if that is limited.
+    /// READs and atomics that a connection may have unanswered, if limited.
     pub(super) initiator_depth: Option<usize>,
     byte: Picos,
     overhead_bytes: u64,
     pub(super) delay: Picos,
-    /// Delay between two compute nodes, if it is another.
+    /// Delay between two compute nodes, if different.
     pub(super) cn_cn_delay: Option<Picos>,
     pub(super) jitter: Picos,
     pub(super) cpu: Cpu,
     /// Time of a packet through a switch, if the profile has one.
     pub(super) pipeline: Option<Picos>,
-    /// Core time of a server's request, if the profile says what it is.
+    /// Core time of a server's request, if the profile gives the time.
     request: Option<Picos>,
 }
 
 /// How a NIC carries out atomics.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Atomics {
-    /// Time for which one occupies the atomic unit.
+    /// Time for which an atomic occupies the atomic unit.
     pub(super) unit: Picos,
-    /// Time for which one keeps others from its word, where that is longer.
+    /// Time for which an atomic blocks its word for later atomics, if longer than `unit`.
     pub(super) same_address: Option<Picos>,
-    /// Whether the inbound server waits for the unit.
+    /// Whether the inbound server waits for the atomic unit.
     pub(super) blocks_inbound: bool,
-    /// Whether there are masked ones; they cost what others do.
+    /// Whether the NIC has masked atomics; the costs are those of other atomics.
     pub(super) masked: bool,
-    /// If there are atomics on 16 bytes, the time for which one occupies the atomic unit.
+    /// Time for which a 16-byte atomic occupies the atomic unit; `None` without 16-byte atomics.
     pub(super) wide: Option<Picos>,
 }
 
 impl Atomics {
-    /// Time for which an atomic on 16 bytes occupies the atomic unit.
+    /// Returns the time for which a 16-byte atomic occupies the atomic unit.
     #[inline]
     pub(super) fn wide_unit(&self) -> Picos {
         self.wide.unwrap_or(self.unit)
     }
 }
 
-/// CPU time that a core spends on each operation.
+/// CPU time that a core spends on an operation, by kind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cpu {
     pub(super) poll: Picos,
@@ -160,7 +164,7 @@ pub(super) struct Cpu {
 }
 
 impl Costs {
-    /// Time for which `bytes` of payload and their headers occupy a link.
+    /// Returns the time for which `bytes` of payload, with headers, occupy a link.
     #[inline]
     pub(super) fn transmission(&self, bytes: usize) -> Picos {
         (bytes as u64 + self.overhead_bytes) * self.byte
@@ -168,12 +172,12 @@ impl Costs {
 }
 
 impl Profile {
-    /// Names of all built-in profiles.
+    /// Returns the names of the built-in profiles.
     pub fn names() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
-    /// A built-in profile.
+    /// Returns a built-in profile.
     ///
     /// # Errors
     /// `Unknown`, with the names of the built-in profiles.
@@ -187,7 +191,7 @@ impl Profile {
         }
     }
 
-    /// The profile with a tiny fixed latency and no limits, for tests.
+    /// Returns the profile with a tiny fixed latency and no limits, for tests.
     pub fn ideal() -> Self {
         Self::named("ideal").expect("a test parses every built-in profile")
     }
@@ -211,11 +215,11 @@ impl Profile {
         Ok(Self { name: document.name, summary: document.summary, costs })
     }
 
-    /// The profile with another delay of messages between compute nodes, as `link.cn_cn_delay_ns`
-    /// has it: for experiments that vary it.
+    /// Replaces the delay of messages between compute nodes (`link.cn_cn_delay_ns`), for
+    /// experiments that vary the delay.
     ///
     /// # Panics
-    /// If it is more than a second.
+    /// If the delay is more than a second.
     #[must_use]
     pub fn with_cn_cn_delay(mut self, delay: Duration) -> Self {
         assert!(delay <= Duration::from_secs(1), "a delay of {delay:?} is a mistake");
@@ -223,25 +227,26 @@ impl Profile {
         self
     }
 
-    /// Whether the cards have atomics on 16 bytes (`extended.wide`).
+    /// Whether the NICs have 16-byte atomics (`extended.wide`).
     pub fn has_wide_atomics(&self) -> bool {
         self.costs.atomics.wide.is_some()
     }
 
-    /// Core time that a server takes for a request of its clients, if the profile says what it is
-    /// (`server.request_ns`). Nothing charges it by itself: a server does ([`SimFabric::charge`]).
+    /// Returns the core time that a server takes for a client's request, if the profile gives the
+    /// time (`server.request_ns`). The simulation does not charge the time: servers do
+    /// ([`SimFabric::charge`]).
     ///
     /// [`SimFabric::charge`]: super::SimFabric::charge
     pub fn server_request(&self) -> Option<Duration> {
         self.costs.request.map(duration)
     }
 
-    /// Time that a packet takes through a switch, if the profile has one (`switch.pipeline_ns`).
+    /// Returns the time that a packet takes through a switch, if given (`switch.pipeline_ns`).
     pub fn switch_pipeline(&self) -> Option<Duration> {
         self.costs.pipeline.map(duration)
     }
 
-    /// The profile's own name.
+    /// Returns the profile's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -284,7 +289,7 @@ struct Inbound {
     message_mops: Constant,
 }
 
-/// Rates of what a NIC issues, and what its work requests carry.
+/// Rates at which a NIC issues operations, and data carried in work requests.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Outbound {
@@ -306,7 +311,8 @@ struct AtomicUnit {
 }
 
 impl AtomicUnit {
-    /// Time of an atomic on 16 bytes, if there are any, where another takes `unit`.
+    /// Returns the time of a 16-byte atomic, if supported; by default `unit`, the time of an 8-byte
+    /// atomic.
     fn wide(&self, unit: Picos, extended: &Extended) -> Result<Option<Picos>, Wrong> {
         match (&self.wide_mops, optional(&extended.wide)?) {
             (None, there) => Ok(there.then_some(unit)),
@@ -362,14 +368,14 @@ impl CpuCosts {
     }
 }
 
-/// What a NIC allows one connection; no limits by default.
+/// A NIC's limits for a connection; unlimited by default.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConnectionLimits {
     initiator_depth: Option<Constant>,
 }
 
-/// Atomics beyond the two of every NIC.
+/// Atomics beyond the standard two.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Extended {
@@ -377,14 +383,14 @@ struct Extended {
     wide: Option<Flag>,
 }
 
-/// What a server's core pays.
+/// Costs of a server's core.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ServerCosts {
     request_ns: Option<Constant>,
 }
 
-/// A switch that is a node.
+/// Costs of a switch node.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SwitchCosts {
@@ -405,16 +411,15 @@ struct Constant {
     source: Spanned<String>,
 }
 
-/// Picoseconds for one operation at 1 Mops, and for one byte at 1 Gbps.
+/// Picoseconds for an operation at 1 Mops, and for a byte at 1 Gbps.
 const PICOS_PER_MOPS: f64 = 1e6;
 const PICOS_PER_GBPS: f64 = 8e3;
-/// Upper bound of time constants: a second. Larger ones are mistakes, and their sums might
-/// overflow.
+/// Upper bound of time constants: a second. Larger values are mistakes, and sums might overflow.
 const MAX_NANOS: f64 = 1e9;
 const MAX_OVERHEAD_BYTES: f64 = 4096.0;
 /// Largest limit of inlined data: work requests of real NICs are smaller.
 const MAX_INLINE_BYTES: f64 = 4096.0;
-/// Factors of CPU time: a core is not a thousand times slower or faster than another.
+/// Range of `cpu.factor`: a core is at most a thousand times slower or faster than another.
 const FACTORS: RangeInclusive<f64> = 1e-3..=1e3;
 /// A queue pair's `max_rd_atomic` is a byte.
 const MAX_DEPTH: f64 = 255.0;
@@ -426,7 +431,7 @@ fn check_source(source: &Spanned<String>) -> Result<(), Wrong> {
     }
 }
 
-/// The value of a flag, which has a source; false if it is not there.
+/// Returns the value of a flag after checking the source; false for a missing flag.
 fn optional(flag: &Option<Flag>) -> Result<bool, Wrong> {
     let Some(flag) = flag else { return Ok(false) };
     check_source(&flag.source)?;
@@ -434,7 +439,7 @@ fn optional(flag: &Option<Flag>) -> Result<bool, Wrong> {
 }
 
 impl Constant {
-    /// The value, if it has a source and lies in the range.
+    /// Returns the value, if it has a source and lies in the range.
     fn checked(&self, range: RangeInclusive<f64>) -> Result<f64, Wrong> {
         check_source(&self.source)?;
         let (low, high) = (range.start(), range.end());
@@ -443,14 +448,14 @@ impl Constant {
         range.contains(&value).then_some(value).ok_or_else(|| (self.value.span().start, refusal()))
     }
 
-    /// Time for one unit, where a rate of 1 takes `picos`. Infinite rates give zero.
+    /// Returns the time for a unit, given that a rate of 1 takes `picos`. Infinite rates give zero.
     fn rate(&self, picos: f64) -> Result<Picos, Wrong> {
-        // At a slower rate, one unit would take more than a second.
+        // At a slower rate, a unit would take more than a second.
         let slowest = picos / (MAX_NANOS * PICOS_PER_NANO as f64);
         self.checked(slowest..=f64::INFINITY).map(|rate| (picos / rate).round() as Picos)
     }
 
-    /// A count in the range.
+    /// Returns a whole number in the range.
     fn count(&self, range: RangeInclusive<f64>) -> Result<usize, Wrong> {
         match self.checked(range)? {
             whole if whole.fract() == 0.0 => Ok(whole as usize),
@@ -462,14 +467,14 @@ impl Constant {
         self.nanos_times(1.0)
     }
 
-    /// So many times the constant, which is a number of nanoseconds.
+    /// Returns `factor` times the constant, which is in nanoseconds.
     fn nanos_times(&self, factor: f64) -> Result<Picos, Wrong> {
         let picos = |nanos: f64| (nanos * factor * PICOS_PER_NANO as f64).round() as Picos;
         self.checked(0.0..=MAX_NANOS).map(picos)
     }
 }
 
-/// Times of READs, WRITEs, atomics and messages at these rates.
+/// Returns the times of READs, WRITEs, atomics and messages at the given rates.
 fn services([read, write, atomic, message]: [&Constant; 4]) -> Result<Services, Wrong> {
     Ok(Services {
         read: read.rate(PICOS_PER_MOPS)?,

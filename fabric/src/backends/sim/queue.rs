@@ -1,11 +1,11 @@
 //! Virtual time, and the queue of events.
 //!
-//! Events are ordered by (time, sequence): at one moment, events happen in the order in which they
-//! were scheduled. That order, and so the whole run, follows from the seed and nothing else.
+//! Events are ordered by (time, sequence): simultaneous events happen in the order of scheduling.
+//! The order, and so the whole run, follows from the seed and nothing else.
 //!
-//! The queue is a calendar (Brown, CACM 1988): a ring of buckets for the near future, which receive
-//! events unsorted. A bucket is sorted when its time has come, and then holds a handful. Events
-//! beyond the ring wait in a heap: timers and faults, few.
+//! The queue is a calendar queue (Brown, CACM 1988): a ring of buckets for the near future, which
+//! receive events unsorted. A bucket is sorted when its time has come, and then holds a handful of
+//! events. The few events beyond the ring, timers and faults, wait in a heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use slab::Slab;
 
-/// A moment of virtual time since the world began, or a span of it, in picoseconds, because NICs
-/// serve operations in fractions of a nanosecond. 64 bits last for 213 days.
+/// A moment of virtual time since the world began, or a span of virtual time, in picoseconds,
+/// because NICs serve operations in fractions of a nanosecond. 64 bits last for 213 days.
 pub(super) type Picos = u64;
 
 pub(super) const PICOS_PER_NANO: Picos = 1000;
@@ -42,14 +42,14 @@ pub(super) enum Event {
     Reconnected(u32),
     /// A message arrives.
     Message(u32),
-    /// A verb arrives after its initiator has given up.
+    /// A verb arrives after the initiator has given up.
     Straggler(u32),
     /// An entry of the schedule of faults is due.
     Fault(u32),
 }
 
 impl Event {
-    /// A number for the trace hash.
+    /// Returns a number for the trace hash.
     #[inline]
     pub(super) fn code(self) -> u64 {
         let (kind, subject) = match self {
@@ -65,9 +65,10 @@ impl Event {
     }
 }
 
-/// Time span of a bucket, as a shift: 2^14 ps = 16 ns, in which a large cluster has a few events.
+/// Time span of a bucket, as a shift: 2^14 ps = 16 ns, during which a large cluster has a few
+/// events.
 const BUCKET_SHIFT: u32 = 14;
-/// Buckets of the ring. Together they span 17 us, longer than most verbs take.
+/// Buckets of the ring. The ring spans 17 us, longer than most verbs take.
 const BUCKETS: usize = 1024;
 /// Buckets per word of the occupancy map.
 const MAP_BITS: usize = u64::BITS as usize;
@@ -82,7 +83,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Number of the bucket, counted from time zero.
+    /// Returns the number of the bucket, counted from time zero.
     #[inline]
     fn bucket(&self) -> u64 {
         self.at >> BUCKET_SHIFT
@@ -95,13 +96,13 @@ pub(super) struct Queue {
     /// Events of bucket `current` and earlier, the next one last.
     near: Vec<Entry>,
     current: u64,
-    /// The buckets after `current`, as lists: the first entry of each.
+    /// The first entries of the buckets after `current`, which are lists.
     ring: Box<[u32; BUCKETS]>,
     /// Bitmap of the non-empty buckets.
     map: [u64; BUCKETS / MAP_BITS],
     /// Nodes of the lists: an entry and the number of the next node.
     links: Slab<(Entry, u32)>,
-    /// Events that were beyond the ring when they were scheduled.
+    /// Events that were beyond the ring at the time of scheduling.
     far: BinaryHeap<Reverse<Entry>>,
 }
 
@@ -191,7 +192,7 @@ impl Queue {
     #[inline]
     fn next_bucket(&self) -> Option<usize> {
         let first = self.current as usize % BUCKETS;
-        // The first word is checked twice: from `current` on, and at the end up to it.
+        // The first word is checked twice: from `current` on, and at the end up to `current`.
         (0..=self.map.len()).find_map(|step| {
             let word = (first / MAP_BITS + step) % self.map.len();
             let passed = if step == 0 { u64::MAX << (first % MAP_BITS) } else { u64::MAX };

@@ -1,11 +1,11 @@
-//! Utilisation of all resources of a world since a span began, and the verbs served meanwhile.
+//! Utilisation of a world's resources since a span began, and the verbs served meanwhile.
 
 use super::queue::{Picos, duration};
 use super::state::State;
 use crate::contract::ids::NodeId;
 use crate::run::utilisation::{Report, Resource, Served, Utilisation};
 
-/// Forgets how long every resource was busy so far, and what it served: a span begins now.
+/// Begins a span: resets the busy time and the served verbs of every resource.
 pub(super) fn start(state: &mut State) {
     state.measured_since = state.now;
     for node in &mut state.nodes {
@@ -16,7 +16,7 @@ pub(super) fn start(state: &mut State) {
     state.cores.iter_mut().for_each(|core| core.busy = 0);
 }
 
-/// Utilisation of all resources since the span began.
+/// Returns the utilisation of every resource since the span began.
 pub(super) fn of(state: &mut State) -> Report {
     let elapsed = state.now - state.measured_since;
     // Servers are booked ahead, so slightly more than the whole time is possible at the end.

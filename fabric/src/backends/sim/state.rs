@@ -1,13 +1,13 @@
-//! The state of a world: nodes, lanes, connections, everything in flight, and the event loop over
-//! it, up to the point where a core has its turn.
+//! The state of a world: nodes, lanes, connections, everything in flight, and the event loop up to
+//! a core's turn.
 //!
 //! # Ownership
-//! The state is one value behind one lock, shared by the world, the fabric and all lanes. Only
-//! executors are elsewhere, in the world: they stay on its thread. The lock is never held while an
-//! executor runs, and never contended: a world has one thread.
+//! The state is one value behind one lock, shared by the world, the fabric and the lanes. Only
+//! executors are outside, in the world, and stay on the world's thread. The lock is never held
+//! while an executor runs, and never contended: a world has one thread.
 //!
-//! Verbs are handled in `verbs` and `connection`, messages in `messages`, faults in `inject`. Each
-//! is an `impl State` of its own.
+//! Verbs are handled in `verbs` and `connection`, messages in `messages`, faults in `inject`, in
+//! separate `impl State` blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -33,17 +33,17 @@ use crate::run::env::{Clock, Env, Nanos, SmallRng};
 
 /// Index for "no core, lane, leg ...".
 pub(super) const NONE: u32 = u32::MAX;
-/// Reading of every clock at time zero. Not zero, which means "never" in many places.
+/// Reading of every clock at time zero. Not zero, because zero means "never" in many places.
 const CLOCK_AT_START: u64 = 1_000_000_000;
 
 const MILLION: u64 = 1_000_000;
 
 /// The clock of one node.
 pub(super) struct NodeClock {
-    /// Nanoseconds since the world began; the same word for all nodes.
+    /// Nanoseconds since the world began, in a word shared by all nodes.
     world: Arc<AtomicU64>,
     offset: AtomicI64,
-    /// Nanoseconds gained in a millisecond, and the world's time since when that is so.
+    /// Nanoseconds gained in a millisecond, and the world's time at which the rate was set.
     ppm: AtomicI64,
     rated: AtomicU64,
     /// Latest reading before the clock was set back.
@@ -120,8 +120,8 @@ impl NodeClock {
 pub(super) struct Path {
     pub(super) cut: bool,
     pub(super) stalled_until: Picos,
-    /// Times of the first and of the last message since one could be acknowledged; `None` while
-    /// messages can be.
+    /// Times of the first and last message that could not be acknowledged; `None` while messages
+    /// can be acknowledged.
     pub(super) broken: Option<(Picos, Picos)>,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct SimNode {
     pub(super) clock: Arc<NodeClock>,
     pub(super) nic: Nic,
     pub(super) regions: Regions,
-    /// By initiating node: epoch below which its verbs are refused.
+    /// By initiating node: epoch below which verbs are refused.
     pub(super) fences: Vec<Epoch>,
     /// By target node.
     pub(super) paths: Vec<Path>,
@@ -171,28 +171,28 @@ impl Inbox {
 pub(super) struct Lane {
     pub(super) at: Endpoint,
     pub(super) epoch: Epoch,
-    /// The node's life in which it was opened.
+    /// The node's life in which the lane was opened.
     pub(super) life: u32,
-    /// The core that polls the lane; known once it was polled.
+    /// The core that polls the lane; known after the first poll.
     pub(super) core: u32,
     pub(super) open: bool,
     pub(super) inbox: Inbox,
 }
 
-/// The state's part of a core; its executor is in the world.
+/// The state's part of a core; the executor is in the world.
 pub(super) struct Core {
     pub(super) node: NodeId,
     pub(super) alive: bool,
-    /// Time of its next turn.
+    /// Time of the next turn.
     due: Picos,
     /// Time of the pending event that checks whether the core's timer is due. Timers are seldom
-    /// moved earlier, so one event serves for all turns until then.
+    /// moved earlier, so one event serves all turns until then.
     alarm: Picos,
     busy_until: Picos,
     pub(super) busy: Picos,
 }
 
-/// The current turn, if there is one.
+/// The current turn, if any.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Turn {
     pub(super) core: Option<u32>,
@@ -208,7 +208,7 @@ impl Turn {
     }
 }
 
-/// One stream of random numbers for each purpose, so that an additional fault does not change the
+/// Separate streams of random numbers by purpose, so that an additional fault does not change the
 /// jitter.
 pub(super) struct Random {
     pub(super) jitter: SmallRng,
@@ -239,7 +239,7 @@ pub(super) struct State {
     pub(super) timeout: Picos,
     pub(super) interleaving: Interleaving,
     pub(super) nodes: Vec<SimNode>,
-    /// Whether any of them is a switch.
+    /// Whether any node is a switch.
     pub(super) has_switches: bool,
     pub(super) lanes: Vec<Lane>,
     /// By lane, then by target node.
@@ -253,7 +253,7 @@ pub(super) struct State {
     pub(super) messages: Slab<Message>,
     /// Message buffers for reuse.
     pub(super) spare: Vec<Vec<u8>>,
-    /// Legs of the batch that is being posted.
+    /// Legs of the batch being posted.
     pub(super) fresh: Vec<FreshLeg>,
     pub(super) random: Random,
     pub(super) chances: Chances,
@@ -272,13 +272,13 @@ pub(super) struct State {
 
 /// Reason why the event loop returns to the world.
 pub(super) enum Next {
-    /// This core's turn has begun.
+    /// The core's turn has begun.
     Turn(u32),
     /// The end of the run is reached.
     Reached,
     /// No event is left.
     Nothing,
-    /// A node crashes: the world must drop its cores.
+    /// A node crashes: the world must drop the node's cores.
     Crash(NodeId, MemoryFate),
     /// A node is up again.
     Restart(NodeId),
@@ -302,7 +302,7 @@ impl State {
             restarts: 0,
             paused_until: 0,
             core_percent: match config.switches.contains(&NodeId(number)) {
-                // What it is charged takes no time.
+                // CPU time charged to a switch takes no time.
                 true => 0,
                 false => NORMAL_PERCENT,
             },
@@ -312,7 +312,7 @@ impl State {
             messages_due: u64::MAX,
         };
         let nodes = (0..config.nodes).map(node).collect();
-        // Only the randomness of this environment is used, not its clock.
+        // Only the environment's randomness is used, not the clock.
         let env = Env::with_clock(Arc::new(NodeClock::new(Arc::clone(&world_clock))), config.seed);
         let reads_may_tear = config.tears_reads();
         let mut state = Self {
@@ -393,8 +393,8 @@ impl State {
         }
     }
 
-    /// Whether the event's subject has had an earlier event instead, or is gone. Stale events are
-    /// not part of the run: neither the trace hash nor the event count includes them.
+    /// Whether the event's subject has had an earlier event instead, or is gone. Neither the trace
+    /// hash nor the event count includes stale events.
     #[inline]
     fn is_stale(&self, event: Event) -> bool {
         match event {
@@ -407,7 +407,7 @@ impl State {
         }
     }
 
-    /// If this event is the core's alarm and the timer was since moved later, sets a new alarm.
+    /// Sets a new alarm if the event is the core's alarm and the timer was since moved later.
     #[inline]
     fn rearm(&mut self, id: u32) {
         let core = &mut self.cores[id as usize];
@@ -451,7 +451,7 @@ impl State {
         core
     }
 
-    /// Schedules a turn of the core for the moment when it is free.
+    /// Schedules a turn of the core for the moment when the core is free.
     #[inline]
     pub(super) fn wake_core(&mut self, id: u32) {
         let Some(core) = self.cores.get_mut(id as usize) else { return };
@@ -462,7 +462,7 @@ impl State {
         }
     }
 
-    /// Begins the turn of a due core. Returns false if its node is paused.
+    /// Begins the turn of a due core. Returns false if the core's node is paused.
     #[inline]
     fn begin_turn(&mut self, id: u32) -> bool {
         let core = &mut self.cores[id as usize];
@@ -478,7 +478,7 @@ impl State {
         true
     }
 
-    /// Ends the turn: the core is busy for the charged time, then goes on, or sleeps until its next
+    /// Ends the turn: the core is busy for the charged time, then goes on, or sleeps until the next
     /// timer or a wake.
     #[inline]
     pub(super) fn end_turn(&mut self, id: u32, idle: bool, timer: Option<Nanos>) {
@@ -514,8 +514,8 @@ impl State {
         self.turn.charge(cpu);
     }
 
-    /// Time in the current turn, from its start plus the CPU time charged: verbs posted now leave
-    /// then.
+    /// Returns the time in the current turn, the start plus the CPU time charged: the departure
+    /// time of verbs posted now.
     #[inline]
     pub(super) fn cpu_time(&self) -> Picos {
         let Some(core) = self.turn.core else { return self.now };
@@ -529,12 +529,12 @@ impl State {
         &self.nodes[usize::from(self.cores[core as usize].node.0)].clock
     }
 
-    /// A clock that no fault affects.
+    /// Returns a clock that no fault affects.
     pub(super) fn outside(&self) -> Arc<dyn Clock> {
         Arc::new(NodeClock::new(Arc::clone(&self.world_clock)))
     }
 
-    /// Delay of one trip through the network.
+    /// Draws the delay of a trip through the network.
     #[inline]
     pub(super) fn travel(&mut self) -> Picos {
         self.costs.delay + self.jitter()
@@ -548,7 +548,7 @@ impl State {
         }
     }
 
-    /// Whether the path from one node to the other is cut.
+    /// Whether the path from `from` to `to` is cut.
     #[inline]
     pub(super) fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         let [source, target] = [from, to].map(|node| &self.nodes[usize::from(node.0)]);

@@ -1,7 +1,7 @@
 //! A readable trace of the events in a world.
 //!
-//! Off by default, and then costs one check of an option. The trace hash is always computed and
-//! does not depend on whether a tracer is set.
+//! Tracing is off by default, and then costs one check of an option. The trace hash is always
+//! computed and does not depend on the tracer.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::faults::Fault;
 use crate::contract::ids::{Endpoint, NodeId};
 use crate::contract::verbs::{Op, VerbError, WorkRequest};
 
-/// Receiver of trace events. Called with the world locked: it must not call the fabric.
+/// Receiver of trace events. Called with the world locked: a tracer must not call the fabric.
 pub type Tracer = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 
 /// One event of a run.
@@ -28,14 +28,14 @@ pub struct TraceEvent<'a> {
 pub enum Happening<'a> {
     /// A verb took effect.
     Applied {
-        /// The lane that posted it.
+        /// The posting lane.
         from: Endpoint,
         /// The verb.
         request: &'a WorkRequest,
     },
     /// A verb begins to land (WRITE) or to be sampled (READ) in pieces.
     Torn {
-        /// The lane that posted it.
+        /// The posting lane.
         from: Endpoint,
         /// The verb.
         request: &'a WorkRequest,
@@ -46,7 +46,7 @@ pub enum Happening<'a> {
         from: Endpoint,
         /// The target node.
         to: NodeId,
-        /// The error that broke it.
+        /// The error that broke the connection.
         error: VerbError,
     },
     /// A reconnect ended.
@@ -58,22 +58,22 @@ pub enum Happening<'a> {
         /// Result of the reconnect.
         result: Result<(), VerbError>,
     },
-    /// A verb arrived after its initiator had given up.
+    /// A verb arrived after the initiator had given up.
     Straggler {
-        /// The lane that posted it.
+        /// The posting lane.
         from: Endpoint,
-        /// The node where it arrived.
+        /// The target node.
         to: NodeId,
-        /// Whether it took effect.
+        /// Whether the verb took effect.
         landed: bool,
     },
-    /// All verbs of a batch are done, and reported to the lane.
+    /// A batch is complete and reported to the lane.
     Completed {
         /// The lane that posted the batch.
         at: Endpoint,
         /// Number of verbs.
         verbs: usize,
-        /// Whether any of them failed.
+        /// Whether any verb failed.
         failed: bool,
     },
     /// A message was received or lost.
@@ -87,13 +87,13 @@ pub enum Happening<'a> {
         /// Result of the delivery, in words.
         fate: &'static str,
     },
-    /// A node was fenced at another.
+    /// A target fenced a node.
     Fenced {
-        /// The node that refuses.
+        /// The refusing node.
         target: NodeId,
-        /// The node that is refused.
+        /// The refused node.
         expelled: NodeId,
-        /// Epoch below which its verbs are refused.
+        /// Epoch below which verbs are refused.
         epoch: u32,
     },
     /// A fault happened.
@@ -125,7 +125,7 @@ impl fmt::Display for Verb<'_> {
             }
             Op::FetchAndAdd { addend } => write!(f, "FAA {addend:#x} @{addr:?}"),
             Op::MaskedCompareAndSwap => write!(f, "CAS (masked) @{addr:?}"),
-            // Their operands are in the buffer, which the result may have replaced.
+            // Not printed: the operands are in the buffer, where the result may have replaced them.
             Op::WideCompareAndSwap => write!(f, "CAS (16B) @{addr:?}"),
             Op::WideFetchAndAdd => write!(f, "FAA (16B) @{addr:?}"),
             Op::MaskedFetchAndAdd { addend, boundary } => {

@@ -1,12 +1,12 @@
-//! The path of a batch: posted, carried out verb by verb at its targets, completed.
+//! The path of a batch: posted, carried out verb by verb at the targets, completed.
 //!
-//! When a batch is posted, its verbs queue at the initiator's NIC and get their arrival times. The
+//! When a batch is posted, the verbs queue at the initiator's NIC and get arrival times. The
 //! initiator's servers are booked in the order of turns, from the moment at which the turn began: a
-//! core posts a little later, by the CPU time it has used, but so another core's verbs do not wait
-//! for verbs posted after them.
+//! core posts a little later, by the CPU time used, but so no core's verbs wait for verbs that are
+//! posted later.
 //!
-//! At the target a verb queues at the NIC and takes effect when its service begins. How long a verb
-//! waits for the answers of earlier ones is in `depth`.
+//! At the target a verb queues at the NIC and takes effect when service begins. `depth` models
+//! waiting for the answers of earlier verbs.
 
 use rand::Rng;
 use rand::seq::SliceRandom;
@@ -36,7 +36,7 @@ pub(super) struct Batch {
     done: Picos,
 }
 
-/// A leg of the batch that is being posted.
+/// A leg of the batch being posted.
 pub(super) struct FreshLeg {
     target: NodeId,
     /// Number of the connection.
@@ -46,13 +46,13 @@ pub(super) struct FreshLeg {
 
 /// The next verb of a leg.
 struct Next {
-    /// Its arrival at the target.
+    /// Arrival at the target.
     arrival: Picos,
-    /// Whether it left later than right behind the verb before it.
+    /// Whether the verb left later than directly behind the previous verb.
     waited: bool,
 }
 
-/// A torn verb: the order of its words, and the number that have landed.
+/// A torn verb: the order of the words, and the number of landed words.
 #[derive(Default)]
 pub(super) struct Tear {
     order: Vec<u16>,
@@ -76,7 +76,7 @@ fn payload_sent(request: &WorkRequest) -> usize {
     }
 }
 
-/// Time between a verb and the one before it, where both were posted together.
+/// Returns the time between a verb and the previous verb of the same post.
 #[inline]
 pub(super) fn gap_before(request: &WorkRequest, nic: &Nic, costs: &Costs) -> Picos {
     nic.gap(costs.outbound.issuing(request), costs.transmission(payload_sent(request)))
@@ -103,7 +103,7 @@ impl State {
         for verb in 0..verbs {
             let request = work.requests()[verb];
             let target = request.addr.node();
-            // A leg begins with the first verb to its node.
+            // A leg begins with the first verb to the leg's node.
             let begins = !fresh.iter().any(|leg| leg.target == target);
             if begins && let Err(error) = self.admits(lane, target) {
                 fail_once(&mut work, verb, error);
@@ -136,7 +136,7 @@ impl State {
         self.connections[id as usize].refusal.map_or(Ok(()), Err)
     }
 
-    /// Appends a leg of a batch to its connection, which must take verbs.
+    /// Appends a leg of a batch to the leg's connection, which must take verbs.
     #[inline]
     fn begin_leg(
         &mut self,
@@ -178,7 +178,7 @@ impl State {
         self.random.verbs.random_range(0..=picos(self.chances.rates.verb_delay_max))
     }
 
-    /// Carries out a batch at once, while no world runs and so nothing takes time.
+    /// Carries out a batch at once, while no world runs and no time passes.
     #[cold]
     fn post_outside(&mut self, lane: u32, token: Token, mut work: Box<Work>) {
         for verb in 0..work.requests().len() {
@@ -203,8 +203,9 @@ impl State {
         node.regions.apply(request, work).map(drop)
     }
 
-    /// The node that a lane reaches while no world runs. A lane from before its node has crashed
-    /// reaches none; one that is opened later does, for audits, which act as some node.
+    /// Returns node `target` as reached by a lane while no world runs. A lane opened before a crash
+    /// of the lane's node reaches no node; a lane opened later does, for audits, which act as some
+    /// node.
     fn reached_outside(&self, lane: u32, target: NodeId) -> Result<&SimNode, VerbError> {
         let lane = &self.lanes[lane as usize];
         if lane.life != self.nodes[usize::from(lane.at.node.0)].life {
@@ -218,7 +219,7 @@ impl State {
         }
     }
 
-    /// Queues a reconnect behind all verbs posted before.
+    /// Queues a reconnect behind earlier verbs.
     pub(super) fn reconnect(&mut self, lane: u32, token: Token, target: NodeId) {
         if self.turn.core.is_none() {
             let outcome = self.reached_outside(lane, target).map(drop);
@@ -239,14 +240,14 @@ impl State {
         }
     }
 
-    /// The current verb of the connection's first leg.
+    /// Returns the current verb of the connection's first leg.
     #[inline]
     pub(super) fn current(&mut self, id: u32, batch: u32) -> WorkRequest {
         let verb = self.head(id).verb;
         self.batches[batch as usize].work.requests()[verb as usize]
     }
 
-    /// Passes verbs to the target's NIC: one, or all of the leg.
+    /// Passes a verb, or the whole leg, to the target's NIC.
     #[inline]
     pub(super) fn serve_verbs(&mut self, id: u32, batch: u32) {
         let ends = self.ends(id);
@@ -261,7 +262,7 @@ impl State {
                 self.connection(id).phase = Phase::Queued;
                 return self.schedule(id, start);
             }
-            // Checked only once: nothing else happens at this moment.
+            // Checked only once: no other event happens at this moment.
             takes_verbs = takes_verbs || self.takes_verbs(id, ends);
             if !takes_verbs || !self.take_effect(id, ends, batch, &request) {
                 return;
@@ -269,7 +270,7 @@ impl State {
             let Some(Next { arrival, waited }) = self.next_verb(id, ends, batch, &request) else {
                 return self.answer(id);
             };
-            // If it waited, the target serves others in between.
+            // If the verb waited, the target serves other verbs in between.
             if (waited || !together) && !self.has_arrived(arrival) {
                 return self.travel_on(id, arrival);
             }
@@ -277,7 +278,7 @@ impl State {
         }
     }
 
-    /// Carries out the current verb when its service begins.
+    /// Carries out the current verb at the start of service.
     #[inline]
     pub(super) fn leave_queue(&mut self, id: u32) {
         let FlightKind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs queue") };
@@ -297,7 +298,7 @@ impl State {
         }
     }
 
-    /// Whether the next verb is served at once. False if a fault is due after the previous one.
+    /// Whether the next verb is served at once. False if a fault is due after the previous verb.
     #[inline]
     fn has_arrived(&self, arrival: Picos) -> bool {
         arrival <= self.now && self.interrupted_at != self.now
@@ -309,7 +310,7 @@ impl State {
         self.schedule(id, arrival.max(self.now));
     }
 
-    /// Whether the target takes verbs of this connection. If not, the connection is broken here.
+    /// Whether the target takes the connection's verbs. Breaks the connection if not.
     #[inline]
     fn takes_verbs(&mut self, id: u32, ends: Ends) -> bool {
         let node = &self.nodes[usize::from(ends.target.0)];
@@ -359,8 +360,8 @@ impl State {
         }
     }
 
-    /// Records the answer time of the current verb and moves on to the leg's next one. `None` after
-    /// the last verb.
+    /// Records the answer time of the current verb and moves on to the leg's next verb. `None`
+    /// after the last verb.
     #[inline]
     fn next_verb(
         &mut self,
@@ -388,7 +389,7 @@ impl State {
         Some(Next { arrival: self.legs[head].arrival, waited })
     }
 
-    /// Time at which a verb's answer reaches the initiator, without jitter.
+    /// Returns the time at which a verb's answer reaches the initiator, without jitter.
     #[inline]
     fn answered(
         &mut self,
@@ -408,7 +409,7 @@ impl State {
         self.nodes[usize::from(initiator.0)].nic.receive(arrives, transmission)
     }
 
-    /// Records that one leg of a batch is done at `at`.
+    /// Records that a leg of a batch is done at `at`.
     #[inline]
     pub(super) fn finish_leg(&mut self, batch: u32, at: Picos) {
         let entry = &mut self.batches[batch as usize];
@@ -419,7 +420,7 @@ impl State {
         }
     }
 
-    /// Reports a finished batch to its lane.
+    /// Reports a finished batch to the lane.
     #[inline]
     pub(super) fn complete(&mut self, batch: u32) {
         let Batch { lane, token, work, .. } = self.batches.remove(batch as usize);
@@ -442,7 +443,7 @@ impl State {
         let chance = match request.op {
             _ if request.bytes() <= WORD_BYTES => return false,
             Op::Write => self.chances.torn_writes,
-            // READs stay whole where lanes have declared stable READs.
+            // READs stay whole if lanes have declared stable READs.
             Op::Read | Op::ReadStable if self.reads_may_tear => self.chances.torn_reads,
             _ => return false,
         };
@@ -501,7 +502,7 @@ impl State {
         tear.map_or(0, |tear| tear.order.len() * WORD_BYTES)
     }
 
-    /// Lands up to `count` further words of a torn verb. Returns whether all have landed.
+    /// Lands up to `count` further words of a torn verb. Returns whether the whole verb has landed.
     pub(super) fn land(&mut self, id: u32, count: usize) -> bool {
         let FlightKind::Verbs(batch) = self.head(id).kind else {
             unreachable!("only verbs are torn")
@@ -521,7 +522,7 @@ impl State {
     }
 }
 
-/// Whether the verb is within a region of the target and allowed.
+/// Whether the verb is allowed and within a region of the target.
 fn node_resolves(state: &State, target: NodeId, request: &WorkRequest) -> bool {
     state.nodes[usize::from(target.0)].regions.resolve(request).is_ok()
 }

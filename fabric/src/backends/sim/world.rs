@@ -1,18 +1,18 @@
-//! The world: the cores of all nodes, and the loop that advances time.
+//! The world: the nodes' cores, and the loop that advances time.
 //!
-//! A [`World`] is made from a [`Config`], which is data; two worlds of equal configurations whose
-//! cores run the same programs have the same history, and the same [`World::trace_hash`].
+//! A [`World`] is made from a [`Config`], which is data; two worlds with equal configurations,
+//! whose cores run the same programs, have the same history and the same [`World::trace_hash`].
 //!
 //! # Cores
-//! Each core is an [`Executor`] that the world turns when a completion, a message, a timer or a
-//! foreign wake gives it something to do. A turn happens at one moment: the node's clock does not
-//! move during it. The turn's work is charged as CPU time; its verbs are posted at the time charged
-//! up to them, and the core's next turn comes after all of it.
+//! A core is an [`Executor`] that the world turns when a completion, a message, a timer or a
+//! foreign wake gives the executor work. A turn happens at one moment: the node's clock does not
+//! move during the turn. The turn's work is charged as CPU time; a verb is posted after the CPU
+//! time charged so far, and the core's next turn comes after the whole charged time.
 //!
 //! # Outside of time
-//! Only the world's own methods advance time. A lane that is used while none of them runs, by
-//! [`Executor::run`] on the caller's thread, sees its verbs take effect and its reconnects answered
-//! at once, without faults: for loading data before a run, and checking it afterwards.
+//! Only the world's own methods advance time. For a lane that is used outside of these methods, by
+//! [`Executor::run`] on the caller's thread, verbs take effect and reconnects are answered at once,
+//! without faults: for loading data before a run, and checking data afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,15 +35,15 @@ use crate::run::utilisation::Report;
 /// Granularity at which the verbs of different lanes interleave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Interleaving {
-    /// Every verb takes effect at a moment of its own. For finding bugs.
+    /// Every verb takes effect at a separate moment. For finding bugs.
     #[default]
     PerVerb,
-    /// The verbs of one batch to one node take effect together with the first one; their durations
-    /// are counted as in `PerVerb`. Fewer events, for measuring.
+    /// A batch's verbs to one node take effect together with the first verb; durations are counted
+    /// as in `PerVerb`. Fewer events, for measuring.
     PerBatch,
 }
 
-/// Limits of a run, which is stopped when it exceeds one.
+/// Limits of a run; a run that exceeds a limit is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Number of events.
@@ -61,19 +61,19 @@ impl Default for Limits {
     }
 }
 
-/// All input of a world: equal configurations give equal runs.
+/// The complete input of a world: equal configurations give equal runs.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Seed of all random choices.
     pub seed: u64,
-    /// Number of nodes; they are numbered from zero.
+    /// Number of nodes, numbered from zero.
     pub nodes: u16,
-    /// Nodes that are switches: their programs stand for pipelines that packets go through. None by
-    /// default. A message to a switch, and one from it, takes half of the delay between two nodes;
-    /// neither a core nor a NIC of the switch is busy with it; and what a switch sends leaves after
-    /// the time of the profile's pipeline ([`Profile::switch_pipeline`]), or at once if the profile
-    /// has none. Messages of a switch are lost, doubled and late as any others. A switch has no
-    /// memory for others, and posts no verbs.
+    /// Nodes that are switches: their programs stand for packet pipelines. None by default. A
+    /// message to or from a switch takes half of the delay between two nodes; messages occupy
+    /// neither core nor NIC of the switch; and a switch's messages leave after the time of the
+    /// profile's pipeline ([`Profile::switch_pipeline`]), or at once if the profile has none. Loss,
+    /// duplication and delay apply to a switch's messages as usual. A switch registers no memory,
+    /// and posts no verbs.
     pub switches: Vec<NodeId>,
     /// Model of NICs, links and cores.
     pub profile: Profile,
@@ -81,8 +81,8 @@ pub struct Config {
     pub rates: Rates,
     /// Scheduled faults. None by default.
     pub schedule: Vec<Scheduled>,
-    /// Time for which an initiator waits for a verb that is held up: 4 ms by default, about the
-    /// limit of a reliable connection with small retry counts.
+    /// Time for which an initiator waits for a held-up verb: 4 ms by default, about the limit of a
+    /// reliable connection with small retry counts.
     pub verb_timeout: Duration,
     /// `PerVerb` by default.
     pub interleaving: Interleaving,
@@ -91,7 +91,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A world without faults or limits.
+    /// Configures a world without faults or limits.
     pub fn new(seed: u64, nodes: u16, profile: Profile) -> Self {
         Self {
             seed,
@@ -115,7 +115,7 @@ impl Config {
         scheduled.chain([self.rates.torn_reads]).any(|rate| rate > 0.0)
     }
 
-    /// The nodes that the schedule names, and the switches.
+    /// Returns the nodes named in the schedule, and the switches.
     fn named_nodes(&self) -> impl Iterator<Item = NodeId> {
         let scheduled = self.schedule.iter().flat_map(|entry| {
             let counted = match entry.when {
@@ -132,7 +132,7 @@ impl Config {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
-    /// The schedule, a fault, or the list of switches names a node that does not exist; correct it.
+    /// The schedule, a fault, or the list of switches names an unknown node; correct the name.
     #[error("there is no node {0:?} in this world")]
     UnknownNode(NodeId),
     /// The run was stopped; raise [`Limits::events`], or look for an endless loop.
@@ -157,8 +157,8 @@ pub enum SimError {
         /// The configured limit.
         limit: Duration,
     },
-    /// Nothing is in flight, no timer is armed and every core sleeps: the condition that the caller
-    /// waits for can no longer change.
+    /// Nothing is in flight, no timer is armed and every core sleeps: the caller's condition can no
+    /// longer change.
     #[error("deadlock at {at:?}: nothing will ever happen")]
     Deadlock {
         /// Virtual time of the stop.
@@ -172,7 +172,7 @@ pub enum SimError {
 pub enum Stop {
     /// The time has been reached, or the condition no longer holds.
     Done,
-    /// A node has crashed: its executors are gone. React to that, then run on.
+    /// A node has crashed, and the node's executors are gone. React, then run on.
     Crashed(NodeId),
     /// A node is up again, without cores: add new executors, then run on.
     Restarted(NodeId),
@@ -206,7 +206,7 @@ struct Rest {
     timer: Option<Nanos>,
 }
 
-/// Listener for the foreign wakes of one core's executor.
+/// Listener for the foreign wakes of a core's executor.
 struct CoreWake {
     woken: Arc<Woken>,
     core: u32,
@@ -220,10 +220,10 @@ impl Wake for CoreWake {
 }
 
 impl World {
-    /// A world at time zero, without cores.
+    /// Makes a world at time zero, without cores.
     ///
     /// # Errors
-    /// `UnknownNode`, if the schedule or the list of switches names a node that does not exist.
+    /// `UnknownNode`, if the schedule or the list of switches names an unknown node.
     pub fn new(config: Config) -> Result<Self, SimError> {
         if let Some(node) = config.named_nodes().find(|node| node.0 >= config.nodes) {
             return Err(SimError::UnknownNode(node));
@@ -231,29 +231,30 @@ impl World {
         Ok(Self::over(SimFabric::new(config)))
     }
 
-    /// A world over the fabric of an earlier world, whose cores are gone. Time goes on from there.
+    /// Makes a world over the fabric of an earlier world, whose cores are gone. Time continues.
     pub fn over(fabric: SimFabric) -> Self {
         let first_core = fabric.state().cores.len() as u32;
         Self { fabric, executors: Vec::new(), first_core, woken: Arc::default() }
     }
 
-    /// The fabric: registers memory, opens lanes, and lets simulated code inject faults.
+    /// Returns the fabric, which registers memory, opens lanes, and lets simulated code inject
+    /// faults.
     pub fn fabric(&self) -> &SimFabric {
         &self.fabric
     }
 
-    /// Clock and randomness of a node.
+    /// Returns the clock and randomness of a node.
     ///
     /// # Panics
-    /// If there is no such node.
+    /// If the node does not exist.
     pub fn env(&self, node: NodeId) -> Env {
         self.fabric.env(node)
     }
 
-    /// Makes `executor` a core of `node`. Its first turn comes when the world runs.
+    /// Makes `executor` a core of `node`. The core's first turn comes when the world runs.
     ///
     /// # Panics
-    /// If there is no such node.
+    /// If the node does not exist.
     pub fn add_core(&mut self, node: NodeId, executor: Executor) -> CoreId {
         let mut state = self.fabric.state();
         assert!(state.has_node(node), "there is no node {node:?}");
@@ -265,13 +266,13 @@ impl World {
         CoreId(core)
     }
 
-    /// Executor of a core, to spawn tasks on. `None` once its node has crashed.
+    /// Returns the executor of a core, for spawning tasks. `None` once the core's node has crashed.
     pub fn executor(&mut self, core: CoreId) -> Option<&mut Executor> {
         self.executors.get_mut(core.0.checked_sub(self.first_core)? as usize)?.as_mut()
     }
 
-    /// Removes a core and returns its executor. Verbs that its lanes have in flight still complete.
-    /// `None` if its node has crashed.
+    /// Removes a core and returns the core's executor. Verbs in flight on the executor's lanes
+    /// still complete. `None` if the core's node has crashed.
     pub fn remove_core(&mut self, core: CoreId) -> Option<Executor> {
         let index = core.0.checked_sub(self.first_core)? as usize;
         let executor = self.executors.get_mut(index)?.take()?;
@@ -300,7 +301,7 @@ impl World {
         self.run_until(self.now().saturating_add(span))
     }
 
-    /// Runs as long as `condition` holds; it is checked before the first turn and after each turn.
+    /// Runs as long as `condition` holds; checked before the first turn and after each turn.
     ///
     /// # Errors
     /// A limit is exceeded, or `Deadlock`.
@@ -333,7 +334,7 @@ impl World {
         self.stop(next, until, limit)
     }
 
-    /// Result of a run that has no further turn.
+    /// Returns the result of a run without further turns.
     fn stop(&mut self, next: Next, until: Duration, limit: Duration) -> Result<Stop, SimError> {
         match next {
             Next::Crash(node, memory) => {
@@ -353,10 +354,10 @@ impl World {
         if until <= limit { Ok(Stop::Done) } else { Err(SimError::TooLong { limit }) }
     }
 
-    /// Wakes the cores that have got tasks since the world last ran.
+    /// Wakes the cores that got tasks since the world last ran.
     fn wake_all(&mut self) {
         for (core, executor) in (self.first_core..).zip(&self.executors) {
-            // Checked without holding the lock, which the executors' lanes take.
+            // Checked without the state's lock, because the executors' lanes take the lock.
             if executor.as_ref().is_some_and(|executor| !executor.is_idle()) {
                 self.fabric.state().wake_core(core);
             }
@@ -367,7 +368,7 @@ impl World {
     #[inline]
     fn turn(&mut self, core: u32) -> Option<Rest> {
         let executor = self.executors.get_mut((core - self.first_core) as usize)?.as_mut()?;
-        // First takes in completions and messages, then runs the tasks that waited for them.
+        // First takes in completions and messages, then runs the waiting tasks.
         if executor.turn() {
             executor.turn_of_tasks();
         }
@@ -384,9 +385,9 @@ impl World {
         }
     }
 
-    /// Crashes a node now, between two events: its processes end. Its executors are dropped; the
-    /// seed decides which of their verbs in flight still land. The node answers no other node until
-    /// it is restarted.
+    /// Crashes a node now, between two events: the node's processes end. The node's executors are
+    /// dropped; the seed decides which verbs in flight still land. The node answers no other node
+    /// until restarted.
     ///
     /// # Errors
     /// `UnknownNode`.
@@ -402,14 +403,14 @@ impl World {
         }
         state.crash(node, memory);
         drop(state);
-        // Without the lock: the executors' lanes close themselves. What their tasks post when they
-        // are dropped comes from a node that is down.
+        // Dropped without the lock: the executors' lanes close themselves. Verbs that tasks post
+        // while being dropped come from a node that is down.
         drop(gone);
         Ok(())
     }
 
-    /// Makes a crashed node reachable again. Older connections stay broken. Give it new executors
-    /// with [`World::add_core`]; register its regions again if its memory was lost.
+    /// Makes a crashed node reachable again. Older connections stay broken. Give the node new
+    /// executors with [`World::add_core`]; register regions again if the memory was lost.
     ///
     /// # Errors
     /// `UnknownNode`.
@@ -418,10 +419,10 @@ impl World {
         Ok(())
     }
 
-    /// Number of restarts of a node; `None` while it is down.
+    /// Returns the number of restarts of a node; `None` while the node is down.
     ///
     /// # Panics
-    /// If there is no such node.
+    /// If the node does not exist.
     pub fn restarts(&self, node: NodeId) -> Option<u64> {
         let mut state = self.fabric.state();
         let node = state.node(node);
@@ -436,12 +437,12 @@ impl World {
         self.fabric.inject(fault)
     }
 
-    /// Calls `tracer` for every event from now on. It must not use the fabric.
+    /// Calls `tracer` for every event from now on. The tracer must not use the fabric.
     pub fn trace_to(&self, tracer: Tracer) {
         self.fabric.state().tracer = Some(tracer);
     }
 
-    /// A hash over everything that has happened so far.
+    /// Returns the hash over the run so far.
     pub fn trace_hash(&self) -> u64 {
         self.fabric.state().hash.value()
     }
@@ -461,7 +462,7 @@ impl World {
         report::start(&mut self.fabric.state());
     }
 
-    /// Utilisation of all resources in the current measuring period.
+    /// Returns the utilisation of all resources in the current measuring period.
     pub fn report(&self) -> Report {
         report::of(&mut self.fabric.state())
     }
@@ -481,7 +482,7 @@ pub(super) fn waits_for_the_world(fault: &Fault) -> bool {
     matches!(fault, Fault::Crash { .. } | Fault::Restart { .. })
 }
 
-/// Schedules a fault for the moment when the world next runs.
+/// Schedules a fault for the world's next run.
 pub(super) fn schedule_now(state: &mut State, fault: Fault) {
     let entry = state.schedule.len() as u32;
     let when = When::At(state.time());

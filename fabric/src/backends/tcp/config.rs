@@ -1,4 +1,4 @@
-//! Configuration of a fabric, and the reasons why one cannot start.
+//! Configuration of a fabric, and the reasons why a fabric cannot start.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,10 +16,10 @@ pub const MAX_NODES: u16 = 128;
 /// Behaviour of idle threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waiting {
-    /// Workers poll continuously, and lanes until they sleep: the shortest latency, if each thread
-    /// has a core of its own.
+    /// Workers poll continuously, lanes for a short time before sleeping: the shortest latency, if
+    /// each thread has its own core.
     Busy,
-    /// Threads sleep until there is input, after polling for a time.
+    /// Threads poll for a time, then sleep until input arrives.
     Blocking {
         /// Time spent polling; zero where nodes share cores.
         spin: Duration,
@@ -29,12 +29,12 @@ pub enum Waiting {
 /// Configuration of a fabric.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Number of nodes; they are numbered from zero.
+    /// Number of nodes, numbered from zero.
     pub nodes: u16,
-    /// Addresses at which nodes are reached. Nodes served by this process may have port 0, for any
+    /// Addresses at which peers reach nodes. Nodes served by this process may have port 0, for any
     /// free port.
     pub addresses: BTreeMap<NodeId, SocketAddr>,
-    /// Addresses at which nodes served by this process listen, where they differ from `addresses`.
+    /// Listening addresses of nodes served by this process, where different from `addresses`.
     pub listen: BTreeMap<NodeId, SocketAddr>,
     /// Nodes that this process serves.
     pub served: Vec<NodeId>,
@@ -60,7 +60,7 @@ impl Waiting {
 }
 
 impl Config {
-    /// All of `nodes` nodes served by this process, on free loopback ports.
+    /// Configures `nodes` nodes, served by this process on free loopback ports.
     pub fn loopback(nodes: u16) -> Self {
         let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Self {
@@ -76,7 +76,7 @@ impl Config {
     }
 }
 
-/// Reason why a fabric cannot start. Correct what the message names.
+/// Reason why a fabric cannot start. Correct the item named in the message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {

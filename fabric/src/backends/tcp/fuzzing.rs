@@ -11,14 +11,14 @@ use crate::backends::tcp::server::serve::{Regions, Served};
 use crate::contract::ids::RegionId;
 use crate::contract::region::Rights;
 
-/// The whole words of `bytes`.
+/// Returns the whole words of `bytes`.
 fn words(bytes: &[u8]) -> Vec<u64> {
     let (words, _rest) = bytes.as_chunks();
     words.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
-/// Executes frames of verbs on a node with one small region: answers stay within their bound, and
-/// each covers as many verbs as its frame.
+/// Executes frames of verbs on a node with one small region: answers stay within the bound, and an
+/// answer covers as many verbs as the frame.
 pub fn tcp_verbs(bytes: &[u8]) {
     static REGIONS: LazyLock<Regions> = LazyLock::new(|| {
         let regions = Regions::new(u64::MAX);

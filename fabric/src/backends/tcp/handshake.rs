@@ -1,4 +1,4 @@
-//! The start of a connection: its purpose, and proof that both sides hold the shared key.
+//! The start of a connection: the purpose, and proof that initiator and target hold the shared key.
 //!
 //! ```text
 //! initiator → target   Hello       who, to whom, for what, a nonce
@@ -7,19 +7,20 @@
 //! target → initiator   Welcome, or Refused with a reason
 //! ```
 //!
-//! Both sides are pure state machines: frames in, words to send out. The initiator sends no verb
-//! before it is welcomed, so a connection that was given up during the handshake has no effect.
+//! Initiator and target are pure state machines: frames in, words to send out. The initiator sends
+//! no verb before the welcome, so a connection given up during the handshake has no effect.
 //!
-//! The proofs cover the whole hello and both nonces, and their labels differ, so one can be neither
-//! replayed nor reflected. They authenticate the peers at the start of the connection. They do not
-//! protect the later bytes from an attacker who can change packets in transit (docs/security.md).
+//! The proofs cover the whole hello and both nonces, and have different labels, so a proof can be
+//! neither replayed nor reflected. The proofs authenticate the peers at the start of the
+//! connection. They do not protect later bytes from an attacker who can change packets in transit
+//! (docs/security.md).
 
 use lotus_security::{Key, Words4, nonce};
 
 use super::wire::{Frame, FrameKind, Header};
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
 
-/// The protocol's version. Both ends must have the same.
+/// The protocol's version. Initiator and target must have equal versions.
 pub const VERSION: u16 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"lotustcp");
@@ -33,7 +34,7 @@ const INITIATOR: u64 = u64::from_le_bytes(*b"initiate");
 pub(super) enum Purpose {
     /// Verbs of one lane on the regions of one node.
     Verbs = 1,
-    /// Datagrams from one lane to another.
+    /// Datagrams from lane to lane.
     Messages,
     /// Registering and fencing.
     Control,
@@ -44,13 +45,13 @@ pub(super) enum Purpose {
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The other side speaks another protocol.
+    /// The peer speaks a different protocol.
     #[error("the other side does not speak this protocol")]
     Garbage = 1,
-    /// Both ends must run the same version.
+    /// The versions differ. Run one version everywhere.
     #[error("the other side speaks another version, not {VERSION}")]
     Version,
-    /// Only one side has a shared key or TLS. Configure both alike.
+    /// Only one side has a shared key or TLS. Configure both sides alike.
     #[error("one side demands a shared key or TLS, and the other does not")]
     Security,
     /// The keys differ.
@@ -59,13 +60,13 @@ pub enum Refusal {
     /// Another node listens at this address.
     #[error("another node listens at this address")]
     Node,
-    /// The node was expelled; it may come back with a newer epoch.
+    /// The node was expelled; a return needs a newer epoch.
     #[error("the node has been fenced")]
     Fenced,
     /// The lane is not open.
     #[error("that lane is not open")]
     NoLane,
-    /// The lane has a newer connection.
+    /// The lane has made a newer connection.
     #[error("the lane has a newer connection")]
     Stale,
     /// The target has reached its limit of connections.
@@ -100,9 +101,9 @@ pub(super) struct Hello {
     /// The lane is used for messages only.
     pub(super) to: Endpoint,
     pub(super) epoch: Epoch,
-    /// Identifies one life of the lane.
+    /// Identifies a life of the lane.
     pub(super) session: u64,
-    /// Number of this connection among those of that life to this target.
+    /// Number of the connection among the session's connections to the target.
     pub(super) number: u64,
 }
 
@@ -118,7 +119,7 @@ impl Hello {
         [MAGIC, what, place(from) << 32 | place(to), session, number, a, b, c, d]
     }
 
-    /// The hello, and whether its sender has a key.
+    /// Returns the hello, and whether the sender has a key.
     fn unpack(body: &[u64]) -> Result<(Self, bool), Refusal> {
         let [MAGIC, what, ..] = *body else { return Err(Refusal::Garbage) };
         if (what >> 48) as u16 != VERSION {
@@ -159,7 +160,7 @@ pub(super) fn push_refusal(out: &mut Vec<u64>, refusal: Refusal) {
 pub(super) struct Initiator {
     key: Option<Key>,
     hello: [u64; HELLO_WORDS],
-    /// Whether the target has proved that it has the key, or need not.
+    /// Whether the target has proved that it has the key, or no proof is needed.
     trusted: bool,
 }
 
@@ -167,7 +168,7 @@ impl Initiator {
     /// Starts a handshake; `out` receives the first frame to send.
     ///
     /// # Errors
-    /// The system has no randomness to give.
+    /// The system provides no randomness.
     pub(super) fn start(
         hello: Hello,
         key: Option<&Key>,
@@ -181,7 +182,7 @@ impl Initiator {
     /// Processes a frame. Returns whether the connection is now admitted.
     ///
     /// # Errors
-    /// The target's refusal, or the initiator's own.
+    /// Refusal by the target or by the initiator.
     pub(super) fn step(&mut self, frame: &Frame<'_>, out: &mut Vec<u64>) -> Result<bool, Refusal> {
         match (frame.header.kind, &self.key, frame.body) {
             (FrameKind::Refused, _, _) => Err(Refusal::of_status(frame.header.status)),
@@ -195,8 +196,8 @@ impl Initiator {
                 Ok(false)
             }
             (FrameKind::Welcome, _, []) if self.trusted => Ok(true),
-            // A target without a key welcomes at once; an initiator with a key does not accept
-            // that.
+            // A target without a key welcomes at once; an initiator with a key rejects such a
+            // welcome.
             (FrameKind::Welcome, ..) => Err(Refusal::Security),
             _ => Err(Refusal::Garbage),
         }
@@ -216,7 +217,7 @@ pub(super) enum Greeter {
 }
 
 impl Greeter {
-    /// Processes a frame. Returns the initiator's hello once it is authenticated.
+    /// Processes a frame. Returns the initiator's hello once authenticated.
     ///
     /// # Errors
     /// Reason for refusing the connection.

@@ -1,4 +1,4 @@
-//! State of a fabric, shared by its clones and lanes: nodes, targets of this process, and control
+//! State of a fabric, shared by clones and lanes: nodes, targets of this process, and control
 //! requests to any node.
 
 use std::collections::BTreeMap;
@@ -35,12 +35,12 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Address at which a node is reached.
+    /// Returns the address at which peers reach a node.
     pub(super) fn address(&self, node: NodeId) -> Option<SocketAddr> {
         self.addresses.get(&node).copied()
     }
 
-    /// The target of a node that this process serves.
+    /// Returns the target of a node served by this process.
     pub(super) fn target(&self, node: NodeId) -> Option<&TargetNode> {
         self.targets.node(node)
     }

@@ -1,8 +1,8 @@
 //! Limits on the resources that peers can use, and counters of refused peers.
 //!
-//! Memory of one connection, at most: 64 KiB of input and 64 KiB of output once it is admitted, 1
-//! KiB before, and the kernel's socket buffers. A lane uses as much for each target; 16 KiB for
-//! each peer that it receives from; and for each that it sends to 64 KiB, or up to 2 MiB while that
+//! Memory of one connection, at most: 64 KiB of input and 64 KiB of output once admitted, 1 KiB
+//! before, and the kernel's socket buffers. A lane uses as much for each target; 16 KiB for each
+//! peer that it receives from; and for each peer that it sends to 64 KiB, or up to 2 MiB while that
 //! many messages wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,18 +14,18 @@ use crate::rpc::MAX_PAYLOAD_BYTES;
 
 /// Words that a connection may have received but not yet carried out.
 pub(super) const INPUT_WORDS: usize = 2 * MAX_FRAME_WORDS;
-/// Words of answers, or of verbs, that may wait to be sent.
+/// Words of answers or verbs that may wait to be sent.
 pub(super) const OUTPUT_WORDS: usize = 2 * MAX_FRAME_WORDS;
 /// Words of input before a connection is admitted; the longest frame of a handshake fits.
 pub(super) const GUEST_WORDS: usize = 64;
-/// Words of messages to one peer that may wait to be sent; further ones are dropped. Room for two
-/// of the longest RPC payloads, because one lost fragment costs the whole payload.
+/// Words of messages to one peer that may wait to be sent; further messages are dropped. Room for
+/// two of the longest RPC payloads, because a lost fragment costs the whole payload.
 pub(super) const PEER_WORDS: usize = 512 * super::wire::MAX_MESSAGE_WORDS;
 /// Capacity in words that an empty queue keeps.
 pub(super) const KEPT_WORDS: usize = OUTPUT_WORDS;
 /// Words of messages from one peer that may wait to be delivered.
 pub(super) const VISITOR_WORDS: usize = 4 * super::wire::MAX_MESSAGE_WORDS;
-/// Largest number of peers that one lane receives from.
+/// Largest number of peers that a lane receives from.
 pub(super) const VISITORS: usize = 1024;
 
 const _: () = assert!(INPUT_WORDS >= MAX_FRAME_WORDS && OUTPUT_WORDS >= MAX_FRAME_WORDS);
@@ -39,25 +39,24 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Admitted connections of one node (4096).
     pub connections: usize,
-    /// Connections to all nodes of a process that are not yet authenticated, three quarters of them
-    /// from one address (128).
+    /// Unauthenticated connections to the nodes of a process; at most three quarters from one
+    /// address (128).
     pub guests: usize,
     /// Time for a connection to be admitted (2 s).
     pub handshake: Duration,
     /// Time for which a peer may leave answers unread (10 s).
     pub unread: Duration,
-    /// Time without traffic after which the kernel probes whether the peer is still there (10 s).
+    /// Time without traffic after which the kernel probes whether the peer is alive (10 s).
     pub silence: Duration,
-    /// Time for a verb until its outcome is `TimedOut` (2 s).
+    /// Time after which a verb's outcome is `TimedOut` (2 s).
     pub verb: Duration,
     /// Time for a control request (10 s).
     pub control: Duration,
-    /// Time for which a peer may leave sent bytes unacknowledged, or its socket full, before the
-    /// connection is given up (2 s). Without it a connection over a cut path would last for a
-    /// quarter of an hour, and be idle for a minute after the path was mended.
+    /// Time for which a peer may leave sent bytes unacknowledged, or the socket full, before the
+    /// connection is given up (2 s). Without this limit a connection over a cut path would last for
+    /// a quarter of an hour, and be idle for a minute after the path was mended.
     pub unacknowledged: Duration,
-    /// Time for which messages to a peer that does not answer are dropped before the next attempt
-    /// (10 ms).
+    /// Time for which messages to an unanswering peer are dropped before the next attempt (10 ms).
     pub redial: Duration,
 }
 
@@ -86,7 +85,7 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// The counters themselves.
+        /// The live counters behind `TargetCounters`.
         #[derive(Default)]
         pub(super) struct Counting {
             $(pub(super) $name: Count,)*
@@ -107,16 +106,16 @@ counters! {
     admitted,
     /// Connections refused with a reason.
     refused,
-    /// Connections closed because too many were waiting to be admitted: the one that came, or one
-    /// that had not been admitted for long.
+    /// Connections closed because too many were waiting for admission: the new connection, or a
+    /// connection that had waited for long.
     turned_away,
-    /// Connections closed because they were not admitted in time.
+    /// Connections closed because the handshake did not end in time.
     too_slow_to_greet,
     /// Connections closed for leaving answers unread.
     too_slow_to_read,
-    /// Connections closed for sending bytes that are not a frame.
+    /// Connections closed for sending malformed frames.
     garbage,
-    /// Connections closed because their lane made a newer one.
+    /// Connections closed because the lane made a newer connection.
     replaced,
     /// Frames of verbs carried out.
     frames,

@@ -1,17 +1,17 @@
 //! The `tcp` back end: verbs over sockets, for any network and no special NIC.
 //!
-//! Every node runs a software target: threads that receive frames of verbs from sockets, carry them
-//! out on the node's regions and answer. A lane has a connection of its own to each node that it
-//! reaches, so one stream is one order of verbs. Messages travel over connections from lane to
-//! lane, in the same framing.
+//! Every node runs a software target: threads that receive frames of verbs from sockets, carry the
+//! verbs out on the node's regions and answer. A lane has a separate connection to each node, so a
+//! stream gives the order of verbs. Messages travel over connections from lane to lane, in the same
+//! framing.
 //!
 //! * `initiator`: lanes and their connections; imports `server` and the files below;
 //! * `server`: a node's target and its threads;
-//! * both: `inner` (state of a fabric), `config`, `wire` (frames), `handshake` (authentication),
-//!   `socket` (non-blocking sockets), `paths` (nodes that are not reached), `limits`. Keys, TLS and
-//!   streams are those of `lotus_security`.
+//! * shared: `inner` (state of a fabric), `config`, `wire` (frames), `handshake` (authentication),
+//!   `socket` (non-blocking sockets), `paths` (unreached nodes), `limits`. Keys, TLS and streams
+//!   come from `lotus_security`.
 //!
-//! No async runtime: a thread owns its sockets, and carries frames out where they were received
+//! No async runtime: a thread owns sockets, and carries frames out on the receiving thread
 //! (docs/decisions/0018-own-event-loop-for-tcp.md). The threat model is in docs/security.md.
 
 mod config;
@@ -48,18 +48,18 @@ use crate::contract::region::Rights;
 use crate::contract::transport::{Fabric, FabricError, Transport, Wake};
 use crate::run::env::Env;
 
-/// Control path of the back end. Clones share one fabric; its targets stop when the last clone and
-/// the last lane are gone.
+/// Control path of the back end. Clones share one fabric; the fabric's targets stop when the last
+/// clone and the last lane are gone.
 #[derive(Clone)]
 pub struct TcpFabric {
     inner: Arc<Inner>,
 }
 
 impl TcpFabric {
-    /// Starts the targets of all nodes that this process serves.
+    /// Starts the targets of the nodes that this process serves.
     ///
     /// # Errors
-    /// [`StartError`]: the configuration makes no sense, or a port cannot be had.
+    /// [`StartError`]: an invalid configuration, or an unavailable port.
     pub fn start(config: Config, env: Env) -> Result<Self, StartError> {
         if !(1..=MAX_NODES).contains(&config.nodes) {
             return Err(StartError::NodeCount(config.nodes));
@@ -90,7 +90,7 @@ impl TcpFabric {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Address at which a node is reached.
+    /// Returns the address at which peers reach a node.
     pub fn address(&self, node: NodeId) -> Option<SocketAddr> {
         self.inner.address(node)
     }
@@ -167,7 +167,7 @@ impl Fabric for TcpFabric {
         self.inner.paths.unreached(patience, self.inner.env.now())
     }
 
-    /// Asks for a fence that changes nothing: its answer has come all the way.
+    /// Requests a fence without effect (epoch 0): an answer proves the whole path.
     fn reaches(&self, from: NodeId, to: NodeId) -> bool {
         let nothing = ControlRequest::Fence { expelled: from, epoch: Epoch(0) };
         let answer = self.inner.call_within(self.inner.limits.handshake, to, nothing);

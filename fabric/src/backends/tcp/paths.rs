@@ -1,13 +1,13 @@
-//! Nodes that messages do not reach.
+//! Tracks nodes that messages do not reach.
 //!
 //! # What it is
-//! A path to a node is *broken* while connections to it fail, one after the other, and none is
-//! admitted in between. Only what the network says counts: a connection is admitted by a thread of
-//! the target, and its bytes are acknowledged by the kernel, so a node with lanes that are busy for
-//! long is reached all the same.
+//! A path to a node is *broken* while successive connections to the node fail and no connection is
+//! admitted in between. Only evidence from the network counts: a thread of the target admits a
+//! connection, and the kernel acknowledges the bytes, so a node whose lanes are busy for long still
+//! counts as reached.
 //!
 //! # What it is not
-//! News of a path that nothing is sent on. Failures with long silence between them begin anew.
+//! A probe of paths without traffic. Failures separated by a long silence start a new break.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::contract::ids::NodeId;
 use crate::run::env::Nanos;
 
-/// Longest time between two failures of one break: some handshakes.
+/// Longest time between two failures of the same break: some handshakes.
 const GAP: Duration = Duration::from_secs(10);
 
 /// Time of the first and of the last failure since a connection was admitted.
@@ -38,14 +38,14 @@ impl Paths {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection to `node` was admitted.
+    /// Records that a connection to `node` was admitted.
     pub(super) fn holds(&self, node: NodeId) {
         if let Some(path) = self.lock().get_mut(usize::from(node.0)) {
             *path = None;
         }
     }
 
-    /// A connection to `node` failed, or was given up, at time `now`.
+    /// Records that a connection to `node` failed, or was given up, at time `now`.
     pub(super) fn fails(&self, node: NodeId, now: Nanos) {
         if let Some(path) = self.lock().get_mut(usize::from(node.0)) {
             let before = path.filter(|path| now.since(path.last) < GAP);
@@ -54,8 +54,8 @@ impl Paths {
         }
     }
 
-    /// Nodes to which all connections have failed for at least `patience`, from the first failure
-    /// to the last, each with the time from the last until `now`.
+    /// Returns the nodes to which connections have failed for at least `patience`, from the first
+    /// failure to the last, with the time from the last failure until `now`.
     pub(super) fn unreached(&self, patience: Duration, now: Nanos) -> Vec<(NodeId, Duration)> {
         let lasts = |path: &Break| path.last.since(path.since) >= patience;
         let paths = self.lock();

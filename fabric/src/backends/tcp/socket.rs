@@ -24,11 +24,11 @@ pub(super) enum Fill {
     Drained,
     /// As many bytes as there was room for.
     Full,
-    /// The end: no more bytes will come.
+    /// The end: no more bytes will arrive.
     Closed,
 }
 
-/// Received words that are not yet taken. Its capacity is fixed.
+/// Buffer of received words not yet taken, of fixed capacity.
 pub(super) struct Input {
     words: Box<[u64]>,
     taken_words: usize,
@@ -45,13 +45,13 @@ impl Input {
         self.words.len()
     }
 
-    /// The whole words received and not yet taken.
+    /// Returns the whole words received and not yet taken.
     #[inline]
     pub(super) fn words(&self) -> &[u64] {
         &self.words[self.taken_words..self.filled_bytes / WORD_BYTES]
     }
 
-    /// Removes the first `words` of them.
+    /// Removes the first `words` buffered words.
     #[inline]
     pub(super) fn take(&mut self, words: usize) {
         self.taken_words += words;
@@ -106,16 +106,16 @@ impl Input {
     }
 }
 
-/// Words to be sent. The caller checks [`Output::len`] before it appends, and so bounds the buffer.
+/// Words to be sent. Callers check [`Output::len`] before appending, and so bound the buffer.
 #[derive(Default)]
 pub(super) struct Output {
-    /// Callers append to it directly.
+    /// Callers append directly.
     pub(super) words: Vec<u64>,
     sent_bytes: usize,
 }
 
 impl Output {
-    /// Words not yet sent, or sent but not yet removed.
+    /// Returns the number of words not yet sent, or sent but not yet removed.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.words.len()
@@ -160,8 +160,9 @@ fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Starts to connect. The socket becomes writable when that ends; then check [`connected`]. The
-/// kernel breaks the connection once bytes stay `unacknowledged` for that long.
+/// Starts to connect. The socket becomes writable when connecting ends; then check [`connected`].
+/// The kernel breaks the connection once sent bytes lack acknowledgement for the time
+/// `unacknowledged`.
 ///
 /// # Errors
 /// The system refuses at once.
@@ -191,7 +192,7 @@ pub(super) fn connected(stream: &TcpStream) -> io::Result<bool> {
 }
 
 /// Prepares an accepted socket: non-blocking, without delay, and with keep-alive, so that the
-/// kernel detects peers that have vanished.
+/// kernel detects vanished peers.
 ///
 /// # Errors
 /// The socket is broken already.
@@ -230,7 +231,7 @@ impl Interest {
 /// Identifies a socket in the events of a [`SocketWatch`].
 pub(super) type Tag = u64;
 
-/// Watches sockets, level-triggered, and an event counter (the bell) that other threads write to.
+/// Watches sockets, level-triggered, and an event counter (the bell) written by other threads.
 pub(super) struct SocketWatch {
     epoll: OwnedFd,
     bell: OwnedFd,
@@ -239,7 +240,7 @@ pub(super) struct SocketWatch {
 
 /// Tag of the bell.
 pub(super) const BELL: Tag = Tag::MAX;
-/// Tag of descriptors that only end a sleep: another part of the program reads them.
+/// Tag of descriptors that only end a sleep; other code reads the descriptors.
 pub(super) const OTHERS: Tag = Tag::MAX - 1;
 /// Events taken with one call.
 const EVENTS: usize = 64;
@@ -248,7 +249,7 @@ const EVENTS: usize = 64;
 pub(super) type Ready = Vec<epoll::Event>;
 
 impl SocketWatch {
-    /// A watch over its bell alone; a thread polls for `spin` before it sleeps on it.
+    /// Creates a watch over its bell alone; a thread polls for `spin` before sleeping on the watch.
     ///
     /// # Errors
     /// The process has too many files open.
@@ -268,7 +269,7 @@ impl SocketWatch {
         Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(tag), what.flags())?)
     }
 
-    /// Changes the readiness that a socket is watched for.
+    /// Changes the watched readiness of a socket.
     ///
     /// # Errors
     /// The socket is not watched.
@@ -284,17 +285,17 @@ impl SocketWatch {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
 
-    /// Puts the events of ready sockets into `ready`, after at most `timeout`.
+    /// Puts the events of ready sockets into `ready`; waits for at most `timeout`.
     #[inline]
     pub(super) fn wait(&self, ready: &mut Ready, timeout: Duration) {
         ready.clear();
         ready.reserve(EVENTS);
         let timeout = timespec(timeout);
-        // Fails only if interrupted: then no socket was ready.
+        // Fails only if interrupted, when no socket was ready.
         let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(ready), Some(&timeout));
     }
 
-    /// Whether a socket is ready, or becomes so within `timeout`. Consumes no event.
+    /// Whether a socket is ready, or becomes ready within `timeout`. Consumes no event.
     pub(super) fn is_ready_within(&self, timeout: Duration) -> bool {
         let mut one = [MaybeUninit::<epoll::Event>::uninit()];
         let timeout = timespec(timeout);
@@ -303,7 +304,7 @@ impl SocketWatch {
 
     /// Resets the bell.
     pub(super) fn silence(&self) {
-        // An error means that it was reset already.
+        // An error means that the bell was reset already.
         let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
     }
 }
@@ -329,7 +330,7 @@ impl Sleep for SocketWatch {
 impl Wake for SocketWatch {
     /// Rings the bell.
     fn wake(&self) {
-        // Fails only if the counter would overflow: then it is readable anyway.
+        // Fails only if the counter would overflow; such a counter is readable anyway.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }

@@ -1,8 +1,8 @@
 //! The protocol on a connection: frames of 8-byte words.
 //!
-//! A frame is one header word and a body. Its length is a multiple of eight bytes, so a frame is
-//! read where it was received and its data copied once, directly between the socket's buffer and
-//! registered memory. [`decode`] is a pure function over the received words; it trusts nothing.
+//! A frame is a header word and a body. A frame's length is a multiple of eight bytes, so frames
+//! are read in the receive buffer, and data is copied once, directly between the socket's buffer
+//! and registered memory. [`decode`] is a pure function over the received words and trusts nothing.
 //!
 //! ```text
 //! header     kind (8 bits) | status (8) | count (16) | words of the body (32)
@@ -15,8 +15,8 @@
 //! Message    count bytes, padded to words
 //! ```
 //!
-//! There are no 16-byte atomics: no verb is numbered for them, and targets refuse other numbers.
-//! Numbers are little-endian. The first frames of a connection are in `handshake`.
+//! The protocol has no 16-byte atomics: no verb number stands for them, and targets refuse unknown
+//! numbers. Numbers are little-endian. The first frames of a connection are in `handshake`.
 
 use zerocopy::IntoBytes;
 
@@ -28,13 +28,13 @@ use crate::contract::verbs::{MAX_VERB_BYTES, Op, VerbError, VerbKind, not_declar
 
 /// Largest number of words in the body of a frame.
 pub(super) const MAX_BODY_WORDS: usize = 4095;
-/// Largest number of words in a frame: 32 KiB. Both sides need room for one, so it bounds their
-/// buffers.
+/// Largest number of words in a frame: 32 KiB. Initiator and target need room for a whole frame, so
+/// this limit bounds their buffers.
 pub(super) const MAX_FRAME_WORDS: usize = MAX_BODY_WORDS + 1;
-/// Words of the frame of the longest message.
+/// Words in the frame of the longest message.
 pub(super) const MAX_MESSAGE_WORDS: usize = 1 + MAX_MESSAGE_BYTES / WORD_BYTES;
 
-// Words are copied as they are, and the longest verb must fit, with its address.
+// Words are copied without conversion, and the longest verb must fit, with the address.
 const _: () = assert!(cfg!(target_endian = "little"));
 const _: () = assert!(MAX_VERB_BYTES / WORD_BYTES < MAX_BODY_WORDS);
 const _: () = assert!(MAX_VERB_BYTES / WORD_BYTES < 1 << WORDS_BITS);
@@ -49,7 +49,7 @@ const WORDS_BITS: u32 = 12;
 pub(super) enum FrameKind {
     /// First frame: the initiator, the target and the purpose.
     Hello = 1,
-    /// The target's proof that it has the key, and its request for the same.
+    /// The target's proof of having the key, and the request for the initiator's proof.
     Challenge,
     /// The initiator's proof.
     Proof,
@@ -87,7 +87,8 @@ impl FrameKind {
     ];
 }
 
-/// Reason why bytes are not a frame. The peer speaks another protocol; the connection is closed.
+/// Reason why bytes are not a frame. The peer speaks a different protocol; the connection is
+/// closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum WireError {
     #[error("no frame begins with {0:#x}")]
@@ -112,7 +113,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// A header of a frame of `words` body words.
+    /// Makes the header of a frame with `words` body words.
     pub(super) fn new(kind: FrameKind, count: usize, words: usize) -> Self {
         debug_assert!(words <= MAX_BODY_WORDS && count <= usize::from(u16::MAX));
         Self { kind, status: 0, count: count as u16, words: words as u32 }
@@ -148,17 +149,17 @@ pub(super) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Length in words, header included.
+    /// Returns the length in words, header included.
     #[inline]
     pub(super) fn words(&self) -> usize {
         1 + self.body.len()
     }
 }
 
-/// The first frame of `input`; `None` if it has not arrived completely.
+/// Returns the first frame of `input`; `None` if the frame is incomplete.
 ///
 /// # Errors
-/// `input` does not begin with a frame, however it continues.
+/// `input` does not begin with a frame, whatever follows.
 #[inline]
 pub(super) fn decode(input: &[u64]) -> Result<Option<Frame<'_>>, WireError> {
     let Some((first, rest)) = input.split_first() else { return Ok(None) };
@@ -215,7 +216,7 @@ const FETCH_AND_ADD: u8 = 5;
 const MASKED_COMPARE_AND_SWAP: u8 = 6;
 const MASKED_FETCH_AND_ADD: u8 = 7;
 
-/// The first verb of `body`, and the rest of `body`.
+/// Returns the first verb of `body`, and the rest of `body`.
 ///
 /// # Errors
 /// `body` does not begin with a verb.
@@ -254,7 +255,7 @@ pub(super) fn decode_verb(body: &[u64]) -> Result<(Verb<'_>, &[u64]), WireError>
     Ok((Verb { region, offset: first & RemoteAddr::MAX_OFFSET, words, act }, rest))
 }
 
-/// Number of words that a request adds to a frame, and to its results.
+/// Returns the number of words that a request adds to a frame, and to the frame's results.
 #[inline]
 pub(super) fn sizes(op: Op, bytes: usize) -> (usize, usize) {
     let words = bytes / WORD_BYTES;
@@ -311,10 +312,10 @@ pub(super) fn encode_message(out: &mut Vec<u64>, bytes: &[u8]) {
     out[start..].as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
 }
 
-/// The bytes of a message.
+/// Returns the bytes of a message.
 ///
 /// # Errors
-/// The frame is not a message, or its length contradicts its header.
+/// The frame is not a message, or the length contradicts the header.
 pub(super) fn message<'a>(frame: &Frame<'a>) -> Result<&'a [u8], WireError> {
     let bytes = usize::from(frame.header.count);
     if frame.header.kind != FrameKind::Message {
@@ -326,17 +327,17 @@ pub(super) fn message<'a>(frame: &Frame<'a>) -> Result<&'a [u8], WireError> {
     Ok(&frame.body.as_bytes()[..bytes])
 }
 
-/// Errors that a target may answer, by status minus one; status zero is success.
+/// Errors in a target's answers, by status minus one; status zero is success.
 const STATUSES: [VerbError; 4] =
     [VerbError::OutOfBounds, VerbError::Misaligned, VerbError::AccessDenied, VerbError::Revoked];
 
-/// The status of an error.
+/// Returns the status of an error.
 pub(super) fn status_of(error: VerbError) -> u8 {
     let index = STATUSES.iter().position(|known| *known == error);
     index.expect("a target answers with these errors only") as u8 + 1
 }
 
-/// The error of a status.
+/// Returns the error of a status.
 ///
 /// # Errors
 /// The status is unknown.

@@ -1,4 +1,4 @@
-//! Batches of a lane in flight, and the parts of each that are unfinished.
+//! Batches of a lane in flight, and their unfinished parts.
 
 use slab::Slab;
 
@@ -6,13 +6,13 @@ use crate::contract::ids::NodeId;
 use crate::contract::transport::{Sink, Token};
 use crate::contract::verbs::{VerbError, Work};
 
-/// Identifies a batch of the lane until its last part is finished.
+/// Identifies a batch of the lane until the last part is finished.
 pub(crate) type BatchId = usize;
 
 struct Batch {
     token: Token,
     work: Box<Work>,
-    /// Number of nodes that have not yet answered all of their verbs.
+    /// Number of nodes with unanswered verbs.
     parts_left: usize,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// Adds a batch that has a part for each of `parts` nodes.
+    /// Adds a batch with parts for `parts` nodes.
     #[inline]
     pub(crate) fn add(&mut self, token: Token, work: Box<Work>, parts: usize) -> BatchId {
         let id = self.slots.insert(Batch { token, work, parts_left: parts });
@@ -45,7 +45,7 @@ impl Batches {
         &mut self.slots[id].work
     }
 
-    /// Records that one part is finished.
+    /// Records the end of a part.
     #[inline]
     pub(crate) fn part_over(&mut self, id: BatchId) {
         let batch = &mut self.slots[id];
@@ -55,8 +55,8 @@ impl Batches {
         }
     }
 
-    /// Records that the `nth` verb to `node`, counted from request `first` on, failed, and that
-    /// none after it completed. The first failure of a node stands.
+    /// Records that the `nth` verb to `node`, counted from request `first` on, failed, and that no
+    /// later verb completed. The first failure of a node stands.
     pub(crate) fn fail(
         &mut self,
         id: BatchId,

@@ -1,4 +1,4 @@
-//! State that a lane's connections share, and the start of a connection.
+//! State shared by a lane's connections, and the start of a connection.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::contract::ids::{Endpoint, Epoch, NodeId};
 use crate::contract::transport::Token;
 use crate::contract::verbs::VerbError;
 
-/// State shared by all connections of a lane.
+/// State shared by a lane's connections.
 pub(crate) struct Common {
     pub(crate) inner: Arc<Inner>,
     pub(crate) watch: Arc<SocketWatch>,
@@ -30,7 +30,7 @@ impl Common {
         &self.inner.limits
     }
 
-    /// Whether a test has made this node, or the lane's own, unreachable.
+    /// Whether a test has made `node`, or the lane's own node, unreachable.
     #[inline]
     pub(crate) fn is_cut(&self, node: NodeId) -> bool {
         self.inner.is_cut(node) || self.inner.is_cut(self.at.node)

@@ -1,4 +1,4 @@
-//! A lane's connection in the making: connects and performs the handshake without blocking.
+//! A lane's pending connection: connects and performs the handshake without blocking.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ impl From<WireError> for DialError {
     }
 }
 
-/// A connection in the making.
+/// A pending connection.
 pub(crate) struct Dial {
     stream: Stream,
     connected: bool,
@@ -61,12 +61,12 @@ impl Dial {
         &self.stream
     }
 
-    /// The socket, to be taken once the connection is admitted.
+    /// Returns the stream; for use after admission.
     pub(crate) fn into_stream(self) -> Stream {
         self.stream
     }
 
-    /// Readiness that the next step needs.
+    /// Readiness needed for the next step.
     pub(crate) fn interest(&self) -> Interest {
         if self.connected { Interest::READ } else { Interest::WRITE }
     }
@@ -83,7 +83,7 @@ impl Dial {
             }
         }
         loop {
-            // A few bytes into an empty socket: if they do not fit now, they never will.
+            // A few bytes into an empty socket: bytes that do not fit now never will.
             self.output.flush(&mut self.stream)?;
             let fill = self.input.fill(&mut self.stream)?;
             while let Some(frame) = wire::decode(self.input.words())? {

@@ -1,8 +1,8 @@
 //! The data path of the `tcp` back end, on the initiator's side.
 //!
-//! A batch is encoded when it is posted and sent when the lane is polled, after every other
-//! coroutine has run: all posts of one turn to a node leave in one piece, and are answered in one
-//! piece. Between two polls the thread may sleep until one of the lane's sockets is ready.
+//! A batch is encoded when posted and sent when the lane is polled, after every other coroutine has
+//! run: a turn's posts to a node leave together, and are answered together. Between two polls the
+//! thread may sleep until a socket of the lane is ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::contract::verbs::{Capabilities, VerbError, Work};
 /// Polls of a busy lane between checks of its time-outs.
 const POLLS_PER_CHECK: u32 = 256;
 
-/// One lane, with its connections.
+/// A lane with its connections.
 pub(crate) struct TcpLane {
     common: Common,
     /// By target node.
@@ -65,7 +65,7 @@ impl TcpLane {
         self.mail.flush(&self.common);
     }
 
-    /// Receives from all ready sockets. Returns whether there were any.
+    /// Receives from ready sockets. Returns whether any socket was ready.
     #[inline]
     fn receive(&mut self, sink: &mut dyn Sink) -> bool {
         self.common.watch.wait(&mut self.ready, Duration::ZERO);
@@ -158,8 +158,8 @@ impl Drop for TcpLane {
     }
 }
 
-/// The nodes that a batch has verbs to, as bits; and whether it has verbs to unknown nodes, which
-/// fail here.
+/// Returns the target nodes of a batch, as bits, and whether the batch has verbs to unknown nodes.
+/// Fails the verbs to unknown nodes.
 #[inline]
 fn nodes_of(work: &mut Work, nodes: usize) -> (u128, bool) {
     let (mut known, mut unknown) = (0_u128, false);

@@ -6,10 +6,10 @@
 //!                        └────reconnect────┘
 //! ```
 //!
-//! Batches and reconnects stand in one queue, which keeps their order: a batch is encoded when it
-//! comes to the front and there is room for its frames; a reconnect waits at the front until
-//! nothing is in flight any more, and the items behind it wait for the new connection. When the
-//! target welcomes that, it has closed the older connection (H22).
+//! Batches and reconnects share a queue, which keeps their order: a batch is encoded at the front
+//! of the queue as soon as there is room for the frames; a reconnect waits at the front until
+//! nothing is in flight, and later items wait for the new connection. A target's welcome means that
+//! the target has closed the older connection (H22).
 
 use std::collections::VecDeque;
 
@@ -48,12 +48,12 @@ enum LinkState {
     Fresh,
     Dialing(Box<Dial>),
     Open(Stream),
-    /// Broken; verbs fail with this error until a reconnect.
+    /// Broken; verbs fail with the error until a reconnect.
     Down(VerbError),
 }
 
 enum Item {
-    /// A batch's verbs to this node, from request `next` on.
+    /// A batch's verbs to the node, from request `next` on.
     Part {
         batch: BatchId,
         next: usize,
@@ -61,14 +61,14 @@ enum Item {
     Reconnect(Token),
 }
 
-/// A frame of verbs that has not been answered.
+/// An unanswered frame of verbs.
 struct Flight {
     batch: BatchId,
-    /// Index of its first verb in the batch.
+    /// Index of the frame's first verb in the batch.
     first: usize,
     verbs: u16,
     result_words: usize,
-    /// Whether the batch has no further verbs to this node.
+    /// Whether the batch has no further verbs to the node.
     last: bool,
 }
 
@@ -93,7 +93,7 @@ impl Link {
         Tag::from(self.node.0)
     }
 
-    /// Queues a batch's verbs to this node, of which there is at least one.
+    /// Queues a batch's verbs to the node; the batch has at least one.
     #[inline]
     pub(crate) fn post(&mut self, batch: BatchId, common: &mut Common) {
         self.queue.push_back(Item::Part { batch, next: 0 });
@@ -105,7 +105,7 @@ impl Link {
         self.proceed(common);
     }
 
-    /// Whether `flush` would have something to send.
+    /// Whether `flush` has output to send.
     #[inline]
     pub(crate) fn has_output(&self) -> bool {
         !self.output.is_empty() && self.interest == Interest::READ
@@ -143,7 +143,7 @@ impl Link {
         }
     }
 
-    /// Encodes one frame of the batch at the front of the queue.
+    /// Encodes a frame of the batch at the front of the queue.
     #[inline]
     fn encode(&mut self, batch: BatchId, from: usize, batches: &Batches) {
         let (work, out) = (batches.work(batch), &mut self.output.words);
@@ -239,7 +239,7 @@ impl Link {
             match self.settle(&mut common.batches) {
                 Ok(()) => {}
                 Err(Trouble::Refused(error)) => return self.refused(error, common),
-                // Not an answer to the oldest frame in flight: the peer cannot be relied on.
+                // Not an answer to the oldest frame in flight: the peer is unreliable.
                 Err(Trouble::Nonsense) => return self.lose(VerbError::Unreachable, common),
             }
             match fill {
@@ -264,7 +264,7 @@ impl Link {
         Ok(())
     }
 
-    /// Closes the connection after the target has refused a verb, and with it all later ones.
+    /// Closes the connection after the target has refused a verb and, with it, every later verb.
     fn refused(&mut self, error: VerbError, common: &mut Common) {
         let behind = if error == VerbError::Revoked { error } else { VerbError::Broken };
         self.go_down(behind, behind, common);
@@ -307,7 +307,7 @@ impl Link {
         }
     }
 
-    /// Starts a new connection in place of the current one, if any.
+    /// Starts a new connection; replaces the current connection, if any.
     fn dial(&mut self, common: &mut Common) {
         debug_assert!(self.in_flight.is_empty(), "they would be forgotten");
         self.number += 1;
@@ -319,7 +319,7 @@ impl Link {
             session: common.session,
             number: self.number,
         };
-        // This closes the older socket, if there is one.
+        // Closes the older socket, if any.
         self.state = LinkState::Fresh;
         self.input.clear();
         self.output.clear();
@@ -411,7 +411,7 @@ impl From<WireError> for Trouble {
 }
 
 impl Flight {
-    /// Copies the results of the answer into the batch, or records its error.
+    /// Copies the results of the answer into the batch, or records the error.
     #[inline]
     fn settle(
         self,
@@ -440,7 +440,7 @@ impl Flight {
         settled
     }
 
-    /// Results in the answer, if it is an answer to this frame.
+    /// Returns the answer's results, if the answer is for this frame.
     #[inline]
     fn results<'a>(&self, answer: &Frame<'a>) -> Result<&'a [u64], Trouble> {
         let Header { kind, status, count, .. } = answer.header;

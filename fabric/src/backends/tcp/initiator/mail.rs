@@ -1,9 +1,9 @@
-//! Messages of a lane: one connection to each peer that it has sent to, and one from each that has
-//! sent to it.
+//! Messages of a lane: a connection to each receiving peer, and a connection from each sending
+//! peer.
 //!
-//! A connection is made for the first message. Until it is admitted messages wait, within bounds;
-//! when it is refused or breaks they are lost, and so are further messages for a short time. Losing
-//! messages is allowed, blocking is not (docs/verbs.md).
+//! The first message to a peer starts a connection. Until admission messages wait, within bounds; a
+//! refused or broken connection loses waiting messages, and further messages for a short time.
+//! Losing messages is allowed, blocking is not (docs/verbs.md).
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use lotus_security::Stream;
 /// First tag of connections to peers, then of connections from peers. Smaller tags are links.
 const PEERS: Tag = 1 << 32;
 const FROM_PEERS: Tag = 1 << 33;
-/// Reads from one connection before other sockets get their turn.
+/// Reads in a row from one connection before other sockets get a turn.
 const READS: usize = 4;
 
 /// Message connections of one lane.
@@ -49,7 +49,7 @@ struct PeerLane {
 }
 
 enum MailState {
-    /// No connection; none is attempted before that time.
+    /// No connection; the next attempt is not before `until`.
     Down {
         until: Nanos,
     },
@@ -75,12 +75,12 @@ impl Mail {
         }
     }
 
-    /// Whether `flush` or `welcome` would do something.
+    /// Whether `flush` or `welcome` has work.
     pub(crate) fn has_news(&self) -> bool {
         !self.dirty.is_empty() || !self.inbox.is_empty()
     }
 
-    /// Queues a message, or drops it.
+    /// Queues or drops a message.
     #[inline]
     pub(crate) fn send(&mut self, to: Endpoint, bytes: &[u8], common: &Common) {
         if common.is_cut(to.node) {
@@ -119,10 +119,10 @@ impl Mail {
         }
     }
 
-    /// Takes over connections that other lanes have made to this one, and delivers their messages.
+    /// Takes over new connections from peers, and delivers the peers' messages.
     pub(crate) fn welcome(&mut self, common: &Common, sink: &mut dyn Sink) {
         while let Ok(Visitor { from, stream }) = self.inbox.try_recv() {
-            // A peer has one connection at a time; this is the newest.
+            // A peer has one connection at a time, and the new connection replaces the old.
             self.visitors.retain(|_, known| known.from != from);
             if self.visitors.len() >= VISITORS {
                 continue;
@@ -141,7 +141,7 @@ impl Mail {
     pub(crate) fn turn(&mut self, tag: Tag, common: &Common, sink: &mut dyn Sink) {
         if tag >= FROM_PEERS {
             let key = (tag - FROM_PEERS) as usize;
-            // The key may be vacant: the connection was replaced earlier in the same round.
+            // The key may be vacant, if the connection was replaced earlier in the round.
             let Some(visitor) = self.visitors.get_mut(key) else { return };
             if !visitor.receive(sink) {
                 self.visitors.remove(key);
@@ -165,7 +165,7 @@ impl Mail {
 }
 
 impl PeerLane {
-    /// Starts a connection. Returns whether that succeeded so far.
+    /// Starts a connection. Returns whether the start succeeded.
     fn dial(&mut self, index: usize, common: &Common) -> bool {
         self.number += 1;
         let hello = Hello {
@@ -218,7 +218,7 @@ impl PeerLane {
                 Err(_) => self.fail(common),
             },
             MailState::Open(stream) => {
-                // The peer sends nothing here, so any readable data means the end.
+                // The peer never sends on this connection, so readability means the end.
                 let fill = Input::new(1).fill(stream);
                 if !fill.is_ok_and(|fill| fill == Fill::Nothing) {
                     return self.fail(common);

@@ -1,7 +1,7 @@
-//! Control requests: registering regions and fencing nodes, over a connection of their own.
+//! Control requests: registering regions and fencing nodes, over separate connections.
 //!
-//! The initiator's thread blocks until the answer; this is no data path. An admitted peer may send
-//! any request: all nodes of a cluster trust each other (docs/security.md).
+//! The initiator's thread blocks until the answer; control is no data path. An admitted peer may
+//! send any request: the nodes of a cluster trust each other (docs/security.md).
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -94,17 +94,17 @@ fn parse_done(frame: &Frame<'_>) -> Result<Done, WireError> {
     }
 }
 
-/// Name of a control connection of the first worker, decoded by [`asker`].
+/// Encodes the name of a control connection of the first worker, decoded by [`asker`].
 pub(crate) fn ask(key: usize, serial: u32) -> u64 {
     (key as u64) << 32 | u64::from(serial)
 }
 
-/// Key and serial number of a control connection.
+/// Returns the key and serial number of a control connection.
 pub(crate) fn asker(name: u64) -> (usize, u32) {
     ((name >> 32) as usize, name as u32)
 }
 
-/// Carries out a request. `None`: it is complete once all workers have done their part.
+/// Carries out a request. `None`: the request completes once every worker has done its part.
 ///
 /// # Errors
 /// The frame is not a control request.
@@ -148,7 +148,7 @@ pub(crate) enum CallError {
 /// `patience`.
 ///
 /// # Errors
-/// [`CallError`]; whether the request was carried out is then unknown.
+/// [`CallError`]; the request may have been carried out.
 pub(crate) fn call(
     address: SocketAddr,
     hello: Hello,

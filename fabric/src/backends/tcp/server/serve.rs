@@ -1,7 +1,7 @@
 //! A node's regions, and the execution of verbs on them.
 //!
-//! No sockets here: words in, words out. Bounds and rights are checked before memory is touched,
-//! verb by verb, and the first verb that may not be carried out ends the frame (docs/verbs.md).
+//! No sockets: words in, words out. Bounds and rights are checked before memory is touched, verb by
+//! verb, and the first refused verb ends the frame (docs/verbs.md).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,12 +40,12 @@ pub(crate) enum RegisterError {
 pub(crate) enum Served {
     /// All verbs took effect.
     All,
-    /// A verb was refused; those before it took effect, and none after it may.
+    /// A verb was refused; earlier verbs took effect, later verbs must not.
     UpTo,
 }
 
 impl Regions {
-    /// No regions, with a limit of `limit_bytes`.
+    /// Creates an empty set of regions, limited to `limit_bytes`.
     pub(crate) fn new(limit_bytes: u64) -> Self {
         let regions = (0..REGIONS).map(|_| OnceLock::new()).collect();
         Self { regions, left: AtomicU64::new(limit_bytes) }
@@ -62,7 +62,7 @@ impl Regions {
             return Err(RegisterError::Taken);
         }
         let no_room = || RegisterError::Memory(rustix::io::Errno::NOMEM.into());
-        // Sizes beyond the address space of a region are refused before asking the system.
+        // Refuses sizes beyond a region's address space before asking the system.
         if !(1..=RemoteAddr::MAX_OFFSET + 1).contains(&bytes) {
             return Err(no_room());
         }
@@ -81,7 +81,7 @@ impl Regions {
         registered
     }
 
-    /// Bytes of all regions.
+    /// Returns the bytes of all regions.
     pub(crate) fn bytes(&self) -> u64 {
         self.regions.iter().filter_map(OnceLock::get).map(|region| region.bytes).sum()
     }
@@ -151,8 +151,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Prefetches the memory of all verbs of the whole frames in `input`: cache misses and address
-    /// translations overlap only if nothing is between them.
+    /// Prefetches the memory of every verb of the whole frames in `input`: cache misses and address
+    /// translations overlap only without other work in between.
     pub(crate) fn prefetch(&self, mut input: &[u64]) {
         while let Ok(Some(frame)) = wire::decode(input) {
             input = &input[frame.words()..];

@@ -1,9 +1,9 @@
-//! State of a served node, which worker threads share, and the orders between them.
+//! State of a served node, shared by worker threads, and the workers' orders.
 //!
-//! Verbs of a lane belong to one worker, chosen by the lane's name, for all of its connections. So
-//! closing a lane's older connection is done by one thread, between two frames. A fence is carried
-//! out by every worker in the same way, between two frames, and acknowledged by each: when the last
-//! has, no verb of the expelled node is still running (H2).
+//! Verbs of a lane belong to one worker, chosen by the lane's name, for all of the lane's
+//! connections. So a single thread closes a lane's older connection, between two frames. Every
+//! worker carries out and acknowledges a fence in the same way, between two frames: after the last
+//! acknowledgement no verb of the expelled node is still running (H2).
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -26,15 +26,15 @@ use lotus_security::Stream;
 /// State of one node, shared by the workers.
 pub(crate) struct TargetNode {
     pub(crate) node: NodeId,
-    /// Its index among the nodes of the process.
+    /// Index of the node among the nodes of the process.
     pub(crate) place: usize,
     pub(crate) regions: Regions,
     pub(crate) security: Security,
     pub(crate) limits: Limits,
     pub(crate) counting: Counting,
-    /// Number of admitted connections, of all workers.
+    /// Number of admitted connections of all workers.
     pub(crate) admitted: AtomicUsize,
-    /// By expelled node: epoch below which its connections are refused.
+    /// By expelled node: epoch below which connections are refused.
     fences: Box<[AtomicU32]>,
     lanes: Mutex<BTreeMap<LaneId, Door>>,
     mailboxes: Arc<[Mailbox]>,
@@ -53,7 +53,7 @@ pub(crate) struct Visitor {
     pub(crate) stream: Stream,
 }
 
-/// A worker's orders, and what wakes it.
+/// A worker's queue of orders, and the watch that wakes the worker.
 pub(crate) struct Mailbox {
     pub(crate) orders: Sender<Order>,
     pub(crate) watch: Arc<SocketWatch>,
@@ -61,16 +61,16 @@ pub(crate) struct Mailbox {
 
 impl Mailbox {
     pub(crate) fn tell(&self, order: Order) {
-        // Fails only if the worker has ended, which needs no order.
+        // Fails only if the worker has ended and needs no order.
         if self.orders.send(order).is_ok() {
             self.watch.wake();
         }
     }
 }
 
-/// Message from one worker to another.
+/// Message between workers.
 pub(crate) enum Order {
-    /// Serve this lane, on the node at that index.
+    /// Serve this lane, on the node with this index.
     Serve(usize, Stream, Hello),
     /// Carry out a fence.
     Fence(Arc<FenceOrder>),
@@ -80,15 +80,15 @@ pub(crate) enum Order {
     Stop,
 }
 
-/// A fence that is being carried out.
+/// A fence in progress.
 pub(crate) struct FenceOrder {
     /// Index of the protected node.
     pub(crate) place: usize,
     pub(crate) expelled: NodeId,
     pub(crate) epoch: Epoch,
-    /// Number of workers that have not yet carried it out.
+    /// Number of workers that have not yet carried out the fence.
     left: AtomicUsize,
-    /// Control connection that asked, as the first worker's name for it.
+    /// The first worker's name of the asking control connection.
     pub(crate) asker: u64,
 }
 
@@ -133,10 +133,10 @@ impl TargetNode {
         self.mailboxes[worker].tell(order);
     }
 
-    /// Raises a fence and orders every worker to carry it out; the first worker gets `Fenced` when
-    /// all have.
+    /// Raises a fence and orders every worker to carry the fence out; the first worker gets
+    /// `Fenced` after the last acknowledgement.
     pub(crate) fn fence(&self, expelled: NodeId, epoch: Epoch, asker: u64) {
-        // Before the orders: a connection that a worker admits later sees the new epoch.
+        // Raised before the orders: a connection that a worker admits later sees the new epoch.
         self.fences[usize::from(expelled.0)].fetch_max(epoch.0, Ordering::SeqCst);
         let left = AtomicUsize::new(self.mailboxes.len());
         let order = Arc::new(FenceOrder { place: self.place, expelled, epoch, left, asker });
@@ -146,7 +146,7 @@ impl TargetNode {
 
     /// Records that one worker has carried out a fence.
     pub(crate) fn acknowledge(&self, order: Arc<FenceOrder>) {
-        // Everything that any worker did before its own decrement happens before the answer.
+        // Everything that a worker did before its decrement happens before the answer.
         if order.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.tell(0, Order::Fenced(order));
         }
@@ -156,7 +156,7 @@ impl TargetNode {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a lane to messages; `None` if it is open already.
+    /// Opens a lane to messages; `None` if the lane is open already.
     pub(crate) fn open(&self, lane: LaneId, wake: Arc<dyn Wake>) -> Option<Receiver<Visitor>> {
         let mut lanes = self.lanes();
         if lanes.contains_key(&lane) {
@@ -176,11 +176,12 @@ impl TargetNode {
         self.lanes().contains_key(&lane)
     }
 
-    /// Passes a connection to a lane, or closes it if the lane is gone or its queue is full.
+    /// Passes a connection to a lane; closes the connection if the lane is gone or the queue is
+    /// full.
     pub(crate) fn visit(&self, lane: LaneId, visitor: Visitor) {
         let door = self.lanes().get(&lane).cloned();
         if let Some(door) = door {
-            // On failure the connection closes; the sender dials again with its next message.
+            // On failure the connection closes; the sender dials again with the next message.
             if door.visitors.try_send(visitor).is_ok() {
                 door.wake.wake();
             }

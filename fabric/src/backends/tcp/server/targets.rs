@@ -1,8 +1,8 @@
 //! The software targets of a process: listening, and the start and end of worker threads.
 //!
-//! All nodes of a process share its workers, so the number of threads depends on the cores given to
-//! it and not on the number of nodes. The first worker listens, performs handshakes and answers
-//! control requests.
+//! The nodes of a process share workers, so the number of threads depends on the cores given to the
+//! process and not on the number of nodes. The first worker listens, performs handshakes and
+//! answers control requests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,12 +18,12 @@ use crate::backends::tcp::socket::SocketWatch;
 use crate::contract::ids::NodeId;
 use crate::run::env::Env;
 
-/// Connections that wait in the system's queue, where the system allows as many: those of all lanes
-/// of a cluster that begins.
+/// Connections that wait in the system's queue, where the system allows as many: enough for the
+/// lanes of a starting cluster.
 const QUEUED: i32 = 4096;
 
-/// The nodes served by this process, and its worker threads. Dropping it stops them and closes all
-/// connections.
+/// The nodes served by this process, and the worker threads. Dropping `Targets` stops the workers
+/// and closes every connection.
 pub(crate) struct Targets {
     nodes: BTreeMap<NodeId, (Arc<TargetNode>, SocketAddr)>,
     mailboxes: Arc<[Mailbox]>,
@@ -31,10 +31,10 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// Listens at the addresses of all served nodes, and starts the workers.
+    /// Listens at the addresses of the served nodes, and starts the workers.
     ///
     /// # Errors
-    /// An address is missing or taken, or the system has no thread or file to give.
+    /// An address is missing or taken, or the system is out of threads or files.
     pub(crate) fn start(config: &Config, env: &Env) -> Result<Self, StartError> {
         let system = StartError::System;
         let mut mailboxes = Vec::new();
@@ -79,12 +79,12 @@ impl Targets {
         Ok(targets)
     }
 
-    /// A node served by this process.
+    /// Returns a node served by this process.
     pub(crate) fn node(&self, node: NodeId) -> Option<&TargetNode> {
         self.nodes.get(&node).map(|(shared, _)| &**shared)
     }
 
-    /// Addresses at which the served nodes listen.
+    /// Returns the listening addresses of the served nodes.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = (NodeId, SocketAddr)> {
         self.nodes.iter().map(|(node, (_, address))| (*node, *address))
     }
@@ -94,7 +94,7 @@ impl Drop for Targets {
     fn drop(&mut self) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.tell(Order::Stop));
         for thread in self.threads.drain(..) {
-            // Join fails for a worker that panicked; it has ended as well.
+            // Join fails for a worker that panicked, which has ended as well.
             let _ = thread.join();
         }
     }

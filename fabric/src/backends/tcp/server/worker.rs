@@ -1,9 +1,9 @@
-//! One thread of a target: serves its connections from the first byte to the last.
+//! A thread of a target: serves connections from the first byte to the last.
 //!
 //! The thread sleeps until a socket is ready (or polls, [`Waiting`]), receives from each ready
-//! socket, carries out every whole frame in place, and sends the answers together. It never waits
-//! for one connection: a peer that does not read its answers is not read from either, and is
-//! disconnected after a time-out.
+//! socket, carries out every whole frame in place, and sends the answers together. The thread never
+//! waits for a single connection: the worker stops reading from a peer that does not read its
+//! answers, and disconnects the peer after a time-out.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -31,20 +31,20 @@ use lotus_security::{Caller, Guests, NO_TLS, Rules, Seating, Source, Stream};
 const LISTENERS: Tag = 1 << 32;
 /// Interval of the checks for slow connections.
 const TICK: Duration = Duration::from_millis(100);
-/// The longest sleep when no connection can be late.
+/// Longest sleep when no connection can be late.
 const IDLE: Duration = Duration::from_secs(10);
-/// Time for which no other guest takes the place of a peer that has begun to speak.
+/// Time for which a peer that has begun to speak keeps its place against new guests.
 const SPEAKING: Duration = Duration::from_secs(1);
-/// Connections accepted before other sockets get their turn.
+/// Connections accepted in a row before other sockets get a turn.
 const ACCEPTS: usize = 32;
-/// Reads from one connection before other sockets get their turn.
+/// Reads in a row from one connection before other sockets get a turn.
 const READS: usize = 4;
 
 /// A thread that serves the nodes of a process.
 pub(crate) struct Worker {
     post: Post,
-    /// Whether accepting failed for lack of files or memory. Listeners are then not watched until
-    /// the next tick.
+    /// Whether accepting failed for lack of files or memory. Listeners are not watched until the
+    /// next tick.
     deaf: bool,
     connections: Slab<Connection>,
     /// Key of each lane's connection, by the index of the target node and the lane.
@@ -64,9 +64,9 @@ struct Connection {
     input: Input,
     output: Output,
     interest: Interest,
-    /// Guest: time of accepting. Others: time since which answers are unsent.
+    /// Guest: time of accepting. Other roles: time since which answers are unsent.
     since: Nanos,
-    /// Distinguishes connections that had the same key.
+    /// Distinguishes successive connections with the same key.
     serial: u32,
 }
 
@@ -91,7 +91,7 @@ struct LaneState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
     Good,
-    /// Fenced; the lane has not been told yet.
+    /// Fenced; the lane has not been notified yet.
     Fenced,
     /// A verb was refused: no later verb may take effect.
     Broken,
@@ -101,7 +101,7 @@ enum Standing {
 enum NextTurn {
     Keep,
     Close,
-    /// A guest has completed its handshake with this request.
+    /// A guest has completed the handshake with this request.
     Asks(Hello),
 }
 
@@ -189,8 +189,8 @@ impl Worker {
 
     fn listen(&mut self) {
         for (place, listener) in self.post.listeners.iter().enumerate() {
-            // Removing fails for listeners that are not watched. A listener that cannot be added is
-            // tried again at the next tick.
+            // Removing fails for unwatched listeners. A listener that cannot be added is tried
+            // again at the next tick.
             let _ = self.post.watch.remove(listener);
             let tag = LISTENERS + place as Tag;
             self.deaf |= self.post.watch.add(listener, tag, Interest::READ).is_err();
@@ -205,7 +205,7 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(_) => {
-                    // Out of files or memory. The connection stays in the listener's queue, which
+                    // Out of files or memory. The connection stays in the listener's queue, and
                     // would wake this thread again at once.
                     self.post.nodes[place].counting.accept_errors.add(1);
                     self.deaf = self.post.watch.remove(listener).is_ok();
@@ -248,7 +248,7 @@ impl Worker {
     ) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        // Without a watch it could not be served; closing it tells the peer.
+        // An unwatched connection could not be served; closing the connection tells the peer.
         self.post.watch.add(&stream, key as Tag, Interest::READ).ok()?;
         self.serials = self.serials.wrapping_add(1);
         let input = Input::new(input_words);
@@ -270,7 +270,7 @@ impl Worker {
         }
     }
 
-    /// Removes a connection; dropping it closes the socket.
+    /// Removes a connection; dropping the connection closes the socket.
     fn forget(&mut self, key: usize) -> Connection {
         let connection = self.connections.remove(key);
         self.guests.leave(key);
@@ -280,7 +280,7 @@ impl Worker {
 
     /// Receives from a connection, and answers.
     fn turn(&mut self, key: usize) {
-        // The key may be vacant: the connection was closed earlier in the same round.
+        // The key may be vacant, if the connection was closed earlier in the round.
         let Some(connection) = self.connections.get_mut(key) else { return };
         if matches!(connection.role, Role::Guest(_)) {
             let now = self.post.env.now();
@@ -300,7 +300,7 @@ impl Worker {
         }
     }
 
-    /// Admits a guest for the purpose of its hello, or refuses it.
+    /// Admits a guest for the purpose in the hello, or refuses the guest.
     fn admit(&mut self, key: usize, hello: Hello) {
         let Connection { shared, mut stream, mut output, .. } = self.forget(key);
         if let Some(refusal) = refusal(&shared, &hello) {
@@ -317,7 +317,7 @@ impl Worker {
             };
         }
         push_frame(&mut output.words, FrameKind::Welcome, 0, &[]);
-        // A few bytes into an empty socket: if they do not fit now, they never will.
+        // A few bytes into an empty socket: bytes that do not fit now never will.
         if output.flush(&mut stream).is_err() || !output.is_empty() {
             return;
         }
@@ -333,10 +333,10 @@ impl Worker {
         }
     }
 
-    /// Serves a lane from now on, and closes its older connection, if any.
+    /// Serves a lane from now on, and closes the lane's older connection, if any.
     fn serve(&mut self, shared: Arc<TargetNode>, mut stream: Stream, hello: Hello) {
-        // Checked on the thread that acknowledges fences: a fence either sees this connection or
-        // was raised before this check.
+        // Checked on the thread that acknowledges fences: a fence either sees the connection or was
+        // raised before the check.
         if shared.is_fenced(hello.from.node, hello.epoch) {
             return refuse(&shared, &mut stream, Refusal::Fenced);
         }
@@ -349,8 +349,8 @@ impl Worker {
             {
                 return refuse(&shared, &mut stream, Refusal::Stale);
             }
-            // From here on no verb of the older connection can take effect: its received frames and
-            // those on their way are dropped with the socket (H22).
+            // From here on no verb of the older connection can take effect: frames received and
+            // frames in transit are dropped with the socket (H22).
             shared.counting.replaced.add(1);
             self.close(older);
         }
@@ -369,7 +369,7 @@ impl Worker {
         self.turn(key);
     }
 
-    /// Carries out orders of other workers. Returns false for the order to stop.
+    /// Carries out other workers' orders. Returns false for the order to stop.
     fn take_orders(&mut self) -> bool {
         while let Ok(order) = self.post.orders.try_recv() {
             match order {
@@ -384,7 +384,7 @@ impl Worker {
         true
     }
 
-    /// Refuses verbs of the expelled node's connections from now on. No frame is half-way: this
+    /// Refuses verbs of the expelled node's connections from now on. No frame is half executed: the
     /// thread carries out whole frames.
     fn fence(&mut self, order: Arc<FenceOrder>) {
         for (_, connection) in &mut self.connections {
@@ -428,12 +428,12 @@ fn refusal(shared: &TargetNode, hello: &Hello) -> Option<Refusal> {
     }
 }
 
-/// Sends a refusal; the connection is closed when the stream is dropped.
+/// Sends a refusal; dropping the stream closes the connection.
 fn refuse(shared: &TargetNode, stream: &mut impl Write, refusal: Refusal) {
     shared.counting.refused.add(1);
     let mut output = Output::default();
     push_refusal(&mut output.words, refusal);
-    // If it does not arrive, the peer sees the connection closed.
+    // If the refusal does not arrive, the peer sees the connection closed.
     let _ = output.flush(stream);
 }
 
@@ -449,7 +449,7 @@ impl Connection {
                 if !matches!(verdict, NextTurn::Keep) {
                     return Ok(verdict);
                 }
-                // There was no room for more answers, and now there is.
+                // Repeats only if the flush has made room for further answers.
                 if !self.output.is_empty() || !self.has_request() {
                     break;
                 }
@@ -464,10 +464,10 @@ impl Connection {
         Ok(NextTurn::Keep)
     }
 
-    /// Counts a failed connection, and sends the reason where the peer can still receive it.
+    /// Counts a failed connection, and sends the reason if the peer can still receive.
     fn give_up(&mut self, error: &io::Error) -> NextTurn {
         match error.kind() {
-            // TLS has told the peer that it is not admitted.
+            // TLS has told the peer about the refusal.
             io::ErrorKind::InvalidData => self.shared.counting.refused.add(1),
             NO_TLS => refuse(&self.shared, &mut self.stream.socket(), Refusal::Security),
             _ => {}
@@ -491,7 +491,7 @@ impl Connection {
         }
     }
 
-    /// Whether a whole request waits that only lacked room for its answer.
+    /// Whether a whole request waits, held up only by lack of room for the answer.
     fn has_request(&self) -> bool {
         match self.role {
             Role::Guest(_) | Role::Control { busy: true } => false,
@@ -499,7 +499,7 @@ impl Connection {
         }
     }
 
-    /// Carries out verbs while there is room for their answers.
+    /// Carries out verbs while there is room for answers.
     fn carry_out(&mut self) -> Result<(), WireError> {
         let Self { role: Role::Lane(lane), shared, input, output, .. } = self else {
             unreachable!()
@@ -561,7 +561,7 @@ impl Connection {
         NextTurn::Close
     }
 
-    /// Answers control requests, one after the other.
+    /// Answers control requests in sequence.
     fn control(&mut self, key: usize) -> Result<(), WireError> {
         let Self { role: Role::Control { busy }, shared, input, output, serial, .. } = self else {
             unreachable!()
@@ -581,7 +581,7 @@ impl Connection {
     /// Watches the socket for the next possible operation.
     fn watch_on(&mut self, key: usize, post: &Post) -> io::Result<()> {
         let write = !self.output.is_empty();
-        // A peer that does not read its answers is not read from.
+        // No reads from a peer that does not read its answers.
         let interest = Interest { read: !write, write };
         if interest == self.interest {
             return Ok(());
