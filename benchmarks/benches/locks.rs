@@ -12,8 +12,9 @@ use lotus_fabric::ids::{NodeId, RegionId};
 use lotus_fabric::machines::{Machines, Program, Threads};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Service;
-use lotus_locks::systems::{Choice, Kind, Visitor};
+use lotus_locks::systems::Visitor;
 use lotus_locks::{Client, Identity, Limits, LockSpace, LockSystem, Mode, Roster};
+use lotus_locksystems::systems::{Choice, Kind};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 

@@ -34,7 +34,7 @@ use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
-use lotus_locks::systems::Choice;
+use lotus_locksystems::systems::Choice;
 
 use crate::counts::Counts;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::rpc::Rpc;
-use lotus_locks::local::Access;
-use lotus_locks::{Locker, Words};
+use lotus_locksystems::local::Access;
+use lotus_locksystems::{Locker, Words};
 use rand::Rng;
 
 use super::plan::Plan;

@@ -26,10 +26,11 @@ use std::time::Duration;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::sim::Report;
-use lotus_locks::redlock::rules::Times;
-use lotus_locks::servers::{Kept, SWITCH_SLOTS};
-use lotus_locks::systems::{Kind, Visitor};
+use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSpace, LockSystem, Recovery};
+use lotus_locksystems::redlock::rules::Times;
+use lotus_locksystems::servers::{Kept, SWITCH_SLOTS};
+use lotus_locksystems::systems::Kind;
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::Progress;

@@ -2,8 +2,8 @@
 
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Fault, MemoryFate, Profile, Scheduled, SimMachines, When, World};
-use lotus_locks::servers::Kept;
-use lotus_locks::systems::Choice;
+use lotus_locksystems::servers::Kept;
+use lotus_locksystems::systems::Choice;
 
 use super::*;
 use crate::lanes::{Keeping, START};

@@ -10,7 +10,7 @@ use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::LockSystem as _;
-use lotus_locks::local::Access;
+use lotus_locksystems::local::Access;
 use rand::Rng;
 
 use super::audit::{self, Parts};

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::sim::{Config, MemoryFate, Profile, Rates, SimMachines, World};
-use lotus_locks::local::Policy;
-use lotus_locks::systems::{Choice, Kind};
 use lotus_locks::{Client, Recovery};
+use lotus_locksystems::local::Policy;
+use lotus_locksystems::systems::{Choice, Kind};
 
 use super::*;
 use crate::lanes::{Keeping, START};

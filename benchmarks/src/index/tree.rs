@@ -32,8 +32,8 @@ use std::time::Duration;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::{Batch, Completed, Lane};
 use lotus_fabric::verbs::VerbError;
-use lotus_locks::local::Access;
 use lotus_locks::{Limits, LockSpace, Mode, NotHeld};
+use lotus_locksystems::local::Access;
 
 use super::inner::{Added, InnerPage, ROOT, Toward};
 use super::leaf::{Leaf, Piece, Put};

@@ -13,8 +13,9 @@ use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
-use lotus_locks::local::{Access, Transfers};
-use lotus_locks::{Client, Counts, Identity, Locker, Member};
+use lotus_locks::{Client, Counts, Identity, Member};
+use lotus_locksystems::Locker;
+use lotus_locksystems::local::{Access, Transfers};
 
 use super::{Course, Done, Run, Times, Used};
 

@@ -26,12 +26,12 @@ use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
-use lotus_locks::fisslock::Preference;
-use lotus_locks::fisslock::capacity::{Fallback, Placement};
-use lotus_locks::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
-use lotus_locks::servers::Kept;
-use lotus_locks::systems::Choice;
 use lotus_locks::{Client, Counts, LockSystem, Member, Roster};
+use lotus_locksystems::fisslock::Preference;
+use lotus_locksystems::fisslock::capacity::{Fallback, Placement};
+use lotus_locksystems::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
+use lotus_locksystems::servers::Kept;
+use lotus_locksystems::systems::Choice;
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::{Phase, Progress};

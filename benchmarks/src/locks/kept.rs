@@ -17,12 +17,13 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
-use lotus_locks::fisslock::capacity::{Fallback, Placement};
-use lotus_locks::redlock::rules::Times;
-use lotus_locks::servers::{
+use lotus_locks::{LockSpace, Member, Mode, NotHeld, Wait};
+use lotus_locksystems::fisslock::capacity::{Fallback, Placement};
+use lotus_locksystems::redlock::rules::Times;
+use lotus_locksystems::servers::{
     Demand, Keeps, Kept, Layout, SWITCH_SLOTS, ServerClient, ServerCore, ServiceNodes, allot,
 };
-use lotus_locks::{LockSpace, Locker, Member, Mode, NotHeld, Split, Wait};
+use lotus_locksystems::{Locker, Split};
 
 use super::lane::{Intent, audit, expel_the_lost};
 use super::operation::{Operation, post};

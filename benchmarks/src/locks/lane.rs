@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::lane::Lane;
-use lotus_locks::local::{Access, Held as _};
 use lotus_locks::{Limits, LockSystem as _, Mode, NotHeld, Wait};
+use lotus_locksystems::local::{Access, Held as _};
 use rand::Rng;
 
 use super::operation::{Operation, post};

@@ -27,10 +27,11 @@ use std::time::Duration;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::Report;
-use lotus_locks::servers::Kept;
-use lotus_locks::switched::Recovered;
-use lotus_locks::systems::{Kind, Visitor};
+use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSpace, LockSystem, Recovery};
+use lotus_locksystems::servers::Kept;
+use lotus_locksystems::switched::Recovered;
+use lotus_locksystems::systems::Kind;
 
 use crate::contract::deployment::DeployError;
 use crate::drive::progress::Progress;

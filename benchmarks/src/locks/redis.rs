@@ -9,8 +9,8 @@ use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_locks::Member;
-use lotus_locks::redlock::rules::Times;
-use lotus_locks::redlock::{
+use lotus_locksystems::redlock::rules::Times;
+use lotus_locksystems::redlock::{
     Prefix, RedLockClient, RedisCore, RedisLink, RedisServers, Replies, RpcLink, SharedRedis,
     SocketLink,
 };

@@ -13,10 +13,10 @@ use lotus_fabric::machines::{Machines, Program, Toll as Charge};
 use lotus_fabric::rpc::{Patience, Rpc};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
-use lotus_locks::fisslock::Homes;
-use lotus_locks::fisslock::capacity::CapacityError;
-use lotus_locks::servers::Toll;
-use lotus_locks::switched::{
+use lotus_locksystems::fisslock::Homes;
+use lotus_locksystems::fisslock::capacity::CapacityError;
+use lotus_locksystems::servers::Toll;
+use lotus_locksystems::switched::{
     AgentProgram, Machine, MachineLanes, Places, Recovered, Start, SwitchOptions, SwitchProgram,
     SwitchedLocker, recover_losses,
 };

@@ -6,9 +6,9 @@ use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Fault, MemoryFate, Profile, Scheduled, SimMachines, When, World};
-use lotus_locks::fisslock::Preference;
-use lotus_locks::fisslock::capacity::MAX_LOCKS;
-use lotus_locks::systems::Choice;
+use lotus_locksystems::fisslock::Preference;
+use lotus_locksystems::fisslock::capacity::MAX_LOCKS;
+use lotus_locksystems::systems::Choice;
 
 use super::*;
 use crate::drive::progress::Phase;

@@ -1,7 +1,7 @@
 //! Locks when nothing runs.
 
-use lotus_locks::local::Access;
 use lotus_locks::{LockSpace, LockSystem as _};
+use lotus_locksystems::local::Access;
 
 use crate::lanes::{Findings, Seat};
 

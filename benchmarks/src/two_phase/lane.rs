@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_fabric::env::{Nanos, SmallRng};
-use lotus_locks::local::Access;
-use lotus_locks::{Locker, NotHeld, Words};
+use lotus_locks::NotHeld;
+use lotus_locksystems::local::Access;
+use lotus_locksystems::{Locker, Words};
 use rand::Rng;
 
 use super::strict::{Failed, PAUSES, Phases};

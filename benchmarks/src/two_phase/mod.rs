@@ -3,7 +3,7 @@
 //! A client takes the locks of a transaction one after another, executes it for a time, and
 //! releases all of them. It gives an acquisition up after a time, since others may wait for what it
 //! holds: then it releases all, and begins the same transaction again (FissLock §7.1, ShiftLock
-//! §4.4). The locks are any [`Locker`](lotus_locks::Locker)'s.
+//! §4.4). The locks are any [`Locker`](lotus_locksystems::Locker)'s.
 //!
 //! # The audit
 //! Every client notes in a word of this process that it holds a lock, so that two holders
@@ -28,10 +28,11 @@ use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
-use lotus_locks::redlock::rules::Times;
-use lotus_locks::servers::SWITCH_SLOTS;
-use lotus_locks::systems::{Kind, Visitor};
+use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSpace, LockSystem};
+use lotus_locksystems::redlock::rules::Times;
+use lotus_locksystems::servers::SWITCH_SLOTS;
+use lotus_locksystems::systems::Kind;
 use rand::SeedableRng;
 
 use crate::contract::deployment::DeployError;

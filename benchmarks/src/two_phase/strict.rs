@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lotus_fabric::exec::Handle;
-use lotus_locks::{Locker, NotHeld, Wait};
+use lotus_locks::{NotHeld, Wait};
+use lotus_locksystems::Locker;
 
 use super::holders::Holders;
 use crate::lanes::nanos;

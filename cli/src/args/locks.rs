@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::zipf::KeyChooser;
-use lotus_locks::LockName;
-use lotus_locks::fisslock::Preference;
-use lotus_locks::local::Policy;
 use lotus_locks::systems::ShiftLock;
 use lotus_locks::word::DeclockFields;
+use lotus_locksystems::LockName;
+use lotus_locksystems::fisslock::Preference;
+use lotus_locksystems::local::Policy;
 
 use super::common::FABRICS;
 use super::values::{

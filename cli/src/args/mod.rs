@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use lotus_locksystems::LockName;
 
 pub use bank::BankArgs;
 #[cfg(all(feature = "tcp", feature = "fault-points"))]
@@ -31,7 +32,6 @@ pub use common::{CommonArgs, LOCKS, RdmaArgs, SPARE_COROUTINES};
 pub use lock_trace::LockTraceArgs;
 pub use locks::{LockRunArgs, LocksArgs, ObjectsArgs, SystemArgs};
 use lotus_benchmarks::config::Locks;
-use lotus_locks::LockName;
 #[cfg(feature = "tcp")]
 use lotus_node::command_line::NodeCommand;
 #[cfg(feature = "tcp")]

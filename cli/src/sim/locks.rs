@@ -13,7 +13,7 @@ use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_locks::Recovery;
-use lotus_locks::trial::{Judgement, TrialError};
+use lotus_locksystems::trial::{Judgement, TrialError};
 use lotus_sim::locks::{self, LockScenario};
 use serde_json::json;
 

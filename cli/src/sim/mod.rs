@@ -14,7 +14,7 @@ use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
-use lotus_locks::trial::TrialError;
+use lotus_locksystems::trial::TrialError;
 use lotus_sim::campaign::{Summary, campaign};
 use lotus_sim::run::{Budget, run as run_once};
 use lotus_sim::shrink::shrink;
@@ -52,7 +52,7 @@ pub enum Failure {
     UnknownOfLocks(String),
     /// A lock system cannot be had as published. Leave out the one or the other.
     #[error(transparent)]
-    Unoffered(#[from] lotus_locks::LockUnoffered),
+    Unoffered(#[from] lotus_locksystems::LockUnoffered),
     /// A scenario of lock systems has no version that passes. Ask for the published one.
     #[error("nothing closes the hole of {0}: it can be had with --as-published only")]
     NothingMends(&'static str),

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tidy::{Source, sources};
 
 /// The folders of each crate that has floors, the top floor first. A single file may be one.
-const FLOORS: [(&str, &[&str]); 8] = [
+const FLOORS: [(&str, &[&str]); 9] = [
     ("fabric", &["conformance", "backends", "rpc", "lane", "run", "contract"]),
     (
         "engine",
@@ -31,11 +31,12 @@ const FLOORS: [(&str, &[&str]); 8] = [
             "api",
         ],
     ),
+    ("locks", &["ideal", "service", "client", "systems", "contract", "reset", "word"]),
     (
-        "locks",
+        "lab/locksystems",
         &[
-            "trial", "ideal", "service", "names", "switched", "redlock", "servers", "locker",
-            "local", "client", "systems", "fisslock", "contract", "reset", "word",
+            "trial", "names", "switched", "redlock", "servers", "locker", "local", "systems",
+            "fisslock", "word",
         ],
     ),
     ("proof/sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),

@@ -14,7 +14,7 @@ mod language;
 mod live;
 mod outputs;
 mod redis;
-#[path = "../../../locks/tests/servers/redis_server.rs"]
+#[path = "../../../lab/locksystems/tests/servers/redis_server.rs"]
 mod redis_server;
 mod shm;
 mod sim;

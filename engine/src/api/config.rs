@@ -6,7 +6,7 @@ use lotus_fabric::ids::TxnId;
 use lotus_fabric::region::WORD_BYTES;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_locks::Waiter;
-use lotus_locks::systems::{Choice, Declock, Kind};
+use lotus_locks::systems::{Declock, ServiceLocks};
 use lotus_locks::word::DeclockFields;
 use lotus_mvcc::Secret;
 use lotus_recovery::log::{DEFAULT_MAX_WRITES, entry_words};
@@ -248,18 +248,19 @@ impl Config {
 
     /// The lock system of the memory nodes; `None` with LOTUS's locks. The words of the idealized
     /// lock are like the words of `cas`: eight bytes, and zero while not in use.
-    pub(crate) fn memory_locks(&self) -> Option<Choice> {
-        let kind = match self.locks {
-            LockKind::Lotus => return None,
-            LockKind::Cas | LockKind::IdealRdma => Kind::Cas,
-            LockKind::Dslr => Kind::Dslr,
-            LockKind::ShiftLock => Kind::ShiftLock,
-            LockKind::Declock => Kind::Declock,
-        };
-        // An entry for each slot, and one more: a header counts less than twice as many requests as
-        // the queue has entries.
-        let entries = self.all_slots().saturating_add(1).clamp(ENTRIES.0, ENTRIES.1);
-        Some(Choice { entries: entries.next_power_of_two() as u32, ..Choice::of(kind) })
+    pub(crate) fn memory_locks(&self) -> Option<ServiceLocks> {
+        match self.locks {
+            LockKind::Lotus => None,
+            LockKind::Cas | LockKind::IdealRdma => Some(ServiceLocks::Cas),
+            LockKind::Dslr => Some(ServiceLocks::Dslr),
+            LockKind::ShiftLock => Some(ServiceLocks::ShiftLock),
+            LockKind::Declock => {
+                // An entry for each slot, and one more: a header counts less than twice as many
+                // requests as the queue has entries.
+                let entries = self.all_slots().saturating_add(1).clamp(ENTRIES.0, ENTRIES.1);
+                Some(ServiceLocks::Declock { entries: entries.next_power_of_two() as u32 })
+            }
+        }
     }
 
     /// Checks the requirements of the idealized lock, if configured.
@@ -309,7 +310,7 @@ impl Config {
         )?;
         // A slot may leave a ghost request behind, and request the lock again.
         let requests = self.all_slots().saturating_mul(2);
-        let counted = self.memory_locks().and_then(Choice::capacity);
+        let counted = self.memory_locks().and_then(ServiceLocks::capacity);
         let counted = counted.map_or(usize::MAX, |counted| counted as usize);
         setting(
             requests <= counted,
@@ -335,7 +336,7 @@ mod tests {
             let config = Config { compute_nodes, coroutines, ..Config::default() };
             let locks = Config { locks: LockKind::Declock, ..config.clone() }.memory_locks();
             let locks = locks.expect("they are on memory nodes");
-            assert_eq!(locks.entries, entries);
+            assert_eq!(locks, ServiceLocks::Declock { entries });
             let slots = config.compute_nodes * config.slots();
             assert!(slots < entries as usize && locks.capacity() >= Some(2 * slots as u32));
             assert_eq!(locks.object_bytes(), 16 + 8 * u64::from(entries));

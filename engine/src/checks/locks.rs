@@ -7,7 +7,7 @@ use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_locks::LockSystem;
-use lotus_locks::systems::{Choice, Visitor};
+use lotus_locks::systems::{ServiceLocks, Visitor};
 use lotus_locktable::{Holder, LockMode};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_router::Placement;
@@ -102,7 +102,7 @@ impl<M: Machines> Cluster<M> {
     fn used_objects(
         &self,
         placement: &Placement,
-        choice: Choice,
+        choice: ServiceLocks,
         seen: &mut u64,
     ) -> Result<Vec<(RemoteAddr, u64)>, ClusterError> {
         let shared = &*self.shared;

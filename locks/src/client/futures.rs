@@ -213,7 +213,7 @@ impl<S: LockSystem> Acquiring<S> {
     }
 
     /// Notes the time of the request, for systems that keep it. Not where it takes over a ghost.
-    pub(crate) fn stamped(mut self, time: u16) -> Self {
+    pub fn stamped(mut self, time: u16) -> Self {
         if let Some(guard) = &mut self.drive.guard {
             guard.run.as_mut().expect(TAKEN).stamp(&guard.core, time);
         }
@@ -221,12 +221,12 @@ impl<S: LockSystem> Acquiring<S> {
     }
 
     /// Whether it has found the lock taken, or something that happens seldom is waited for.
-    pub(crate) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.drive.guard.as_ref().is_none_or(|guard| guard.get().has_waited())
     }
 
     /// Whether it has found the lock taken, and has no place in a queue.
-    pub(crate) fn can_leave(&self) -> bool {
+    pub fn can_leave(&self) -> bool {
         let guard = self.drive.guard.as_ref();
         guard.is_some_and(|guard| guard.get().has_waited() && guard.get().can_leave(&guard.core))
     }
@@ -281,7 +281,7 @@ impl<S: LockSystem> Hold<S> {
     }
 
     /// See [`LockSystem::next_time`].
-    pub(crate) fn next_time(&self) -> Option<u16> {
+    pub fn next_time(&self) -> Option<u16> {
         self.guard.get().next_time(&self.guard.core)
     }
 

@@ -318,7 +318,7 @@ impl<S: LockSystem> Client<S> {
     ///
     /// # Panics
     /// If the lane's number is beyond [`Waiter::LANES`], or the system's locks are of 16 bytes and
-    /// the fabric has no atomics on as many ([`Kind::fits`](crate::systems::Kind::fits)).
+    /// the fabric has no atomics on as many ([`LockSystem::WIDE`]).
     pub fn new(mut system: S, rpc: Rpc, identity: Identity) -> Self {
         let lane = rpc.lane().clone();
         assert!(lane.at().lane.0 < Waiter::LANES, "a node has fewer lanes that use locks");

@@ -15,44 +15,44 @@ const SETTLING: Duration = Duration::from_micros(100);
 
 impl<S: LockSystem> Client<S> {
     /// The lane's executor.
-    pub(crate) fn executor(&self) -> &Handle {
+    pub fn executor(&self) -> &Handle {
         self.core.lane.executor()
     }
 
     /// The lane's number.
-    pub(crate) fn lane_number(&self) -> u16 {
+    pub fn lane_number(&self) -> u16 {
         self.core.lane.at().lane.0
     }
 
     /// Number of the node among the users of locks.
-    pub(crate) fn node_number(&self) -> u8 {
+    pub fn node_number(&self) -> u8 {
         self.core.me.life.node()
     }
 
     /// The membership.
-    pub(crate) fn peers(&self) -> &Rc<dyn Peers> {
+    pub fn peers(&self) -> &Rc<dyn Peers> {
         &self.core.peers
     }
 
     /// Whether this lane has learnt that the node was expelled.
-    pub(crate) fn is_expelled(&self) -> bool {
+    pub fn is_expelled(&self) -> bool {
         self.core.is_expelled.get()
     }
 
     /// Has a task woken when this lane is told of a reset, or abandons a memory node.
-    pub(crate) fn watch(&self, task: TaskId) {
+    pub fn watch(&self, task: TaskId) {
         self.core.watcher.set(Some(task));
     }
 
     /// Whether the lock is to be given up soon: it is being reset, or its memory node was
     /// abandoned.
-    pub(crate) fn is_wanted(&self, at: RemoteAddr) -> bool {
+    pub fn is_wanted(&self, at: RemoteAddr) -> bool {
         self.core.is_told(at) || self.core.has_abandoned(at.node())
     }
 
     /// Returns when nothing that this lane has posted to the lock's memory node so far can land any
     /// more: a READ behind it was answered, or the connection was made anew.
-    pub(crate) async fn settle(&self, at: RemoteAddr) {
+    pub async fn settle(&self, at: RemoteAddr) {
         loop {
             match self.core.read_head(at).await {
                 Ok(_) | Err(NotHeld::Expelled) => return,
@@ -63,29 +63,29 @@ impl<S: LockSystem> Client<S> {
     }
 
     /// Whether a holder may rely on a lock there, as far as this lane knows.
-    pub(crate) fn is_in_use(&self, at: RemoteAddr) -> bool {
+    pub fn is_in_use(&self, at: RemoteAddr) -> bool {
         !self.core.is_expelled.get() && !self.core.has_abandoned(at.node())
     }
 
     /// Adds one to a word that is no lock's. `None` if there was no answer.
-    pub(crate) async fn add_word(&self, word: RemoteAddr) -> Option<u64> {
+    pub async fn add_word(&self, word: RemoteAddr) -> Option<u64> {
         self.core.verb(word, Verb::Add(1)).await.ok().flatten()
     }
 
     /// Reads a word. `None` if there was no answer.
-    pub(crate) async fn read_word(&self, word: RemoteAddr) -> Option<u64> {
+    pub async fn read_word(&self, word: RemoteAddr) -> Option<u64> {
         self.core.verb(word, Verb::Read).await.ok().flatten()
     }
 
     /// Reads the head of a lock. `None` if there was no answer.
-    pub(crate) async fn look_at(&self, at: RemoteAddr) -> Option<u64> {
+    pub async fn look_at(&self, at: RemoteAddr) -> Option<u64> {
         let mut batch = self.core.lane.batch();
         let head = batch.read(at, 8);
         Some(batch.post().await.ok()?.words(head)[0])
     }
 
     /// Reads the head of a lock and the entries of its queue. `None` if there was no answer.
-    pub(crate) async fn read_queue(&self, at: RemoteAddr) -> Option<(u64, Vec<u64>)> {
+    pub async fn read_queue(&self, at: RemoteAddr) -> Option<(u64, Vec<u64>)> {
         let mut batch = self.core.lane.batch();
         let head = batch.read(at, 8);
         let entries = batch.read(at.plus(ENTRIES), 8 * self.core.system.entries() as usize);

@@ -433,7 +433,7 @@ pub trait LockSystem: 'static {
         unreachable!("{notice:?} to {of:?}, which listens to none")
     }
 
-    /// Notes the time of a request, for queues that have it ([`local`](crate::local)): by the
+    /// Notes the time of a request, for queues that have it: by the
     /// clock of its node, in microseconds. Not called where the clients of a node ask each for
     /// themselves.
     fn stamp(&self, _of: &mut Self::Use, _time: u16) {}

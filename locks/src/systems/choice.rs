@@ -1,205 +1,37 @@
-//! A lock system chosen by its name.
+//! A lock system of transactions, chosen by value.
 
-use std::fmt;
-use std::str::FromStr;
-
-use lotus_fabric::verbs::Capabilities;
-
-use super::{
-    Cas, CasRw, Declock, Drtm, Dslr, DslrTimes, DslrU, Mcs, Ncosed, Release, RmaRw, ShiftLock,
-    ShiftLockWide,
-};
+use super::{Cas, Declock, Dslr, DslrTimes, ShiftLock};
 use crate::contract::{LockSystem, Pacing, Recovery};
 use crate::word::DeclockFields;
 
-/// A lock system's name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Kind {
+/// Lock system of transactions on memory nodes: fenced, with the options of its paper.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServiceLocks {
     /// [`Cas`].
     Cas,
-    /// [`CasRw`].
-    CasRw,
     /// [`Dslr`].
     Dslr,
-    /// [`Dslr`] with the polling of DSLR+.
-    DslrPlus,
-    /// [`DslrU`].
-    DslrU,
-    /// [`Mcs`].
-    Mcs,
-    /// [`RmaRw`].
-    RmaRw,
-    /// [`Drtm`].
-    Drtm,
-    /// [`Ncosed`].
-    Ncosed,
     /// [`ShiftLock`].
     ShiftLock,
-    /// [`ShiftLockWide`].
-    ShiftLockWide,
-    /// [`Declock`].
-    Declock,
+    /// [`Declock`], with queues of this length; see [`DeclockFields::fits`].
+    Declock {
+        /// Entries of a queue.
+        entries: u32,
+    },
 }
 
-impl Kind {
-    /// All systems.
-    pub const ALL: [Self; 12] = [
-        Self::Cas,
-        Self::CasRw,
-        Self::Dslr,
-        Self::DslrPlus,
-        Self::DslrU,
-        Self::Mcs,
-        Self::RmaRw,
-        Self::Drtm,
-        Self::Ncosed,
-        Self::ShiftLock,
-        Self::ShiftLockWide,
-        Self::Declock,
-    ];
-
-    /// The name, as on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cas => "cas",
-            Self::CasRw => "cas-rw",
-            Self::Dslr => "dslr",
-            Self::DslrPlus => "dslr+",
-            Self::DslrU => "dslr-u",
-            Self::Mcs => "mcs",
-            Self::RmaRw => "rma-rw",
-            Self::Drtm => "drtm",
-            Self::Ncosed => "ncosed",
-            Self::ShiftLock => "shiftlock",
-            Self::ShiftLockWide => "shiftlock-wide",
-            Self::Declock => "declock",
-        }
-    }
-
-    /// Whether it uses masked atomics where the fabric has them, and does without elsewhere.
-    pub const fn likes_masks(self) -> bool {
-        matches!(self, Self::Mcs | Self::RmaRw | Self::ShiftLock)
-    }
-
-    /// Whether uses of a lock tell one another of themselves ([`LockSystem::TELLS`]).
-    pub const fn tells(self) -> bool {
-        matches!(
-            self,
-            Self::Mcs
-                | Self::RmaRw
-                | Self::Ncosed
-                | Self::ShiftLock
-                | Self::ShiftLockWide
-                | Self::Declock
-        )
-    }
-
-    /// Whether it does not work without atomics on 16 bytes ([`LockSystem::WIDE`]).
-    pub const fn needs_wide_atomics(self) -> bool {
-        matches!(self, Self::ShiftLockWide)
-    }
-
-    /// Whether the system works on a fabric that can do this.
-    ///
-    /// # Errors
-    /// [`Unoffered::TooWide`].
-    pub const fn fits(self, fabric: &Capabilities) -> Result<(), Unoffered> {
-        match self.needs_wide_atomics() && !fabric.wide_atomics {
-            true => Err(Unoffered::TooWide(self)),
-            false => Ok(()),
-        }
-    }
-
-    /// Whether the system can be had with this treatment of holders that are late or lost.
-    ///
-    /// # Errors
-    /// [`Unoffered`].
-    pub const fn check(self, recovery: Recovery) -> Result<(), Unoffered> {
-        match (self, recovery) {
-            (Self::DslrU, Recovery::Paper) => Err(Unoffered::Unpublished(self)),
-            (Self::RmaRw | Self::Drtm | Self::Ncosed, Recovery::Fenced) => {
-                Err(Unoffered::Unfenced(self))
-            }
-            (Self::ShiftLockWide, Recovery::Fenced) => Err(Unoffered::Markless(self)),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A name that is no lock system's.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, \
-     drtm, ncosed, shiftlock, shiftlock-wide, declock"
-)]
-pub struct UnknownKind(String);
-
-/// What a system cannot be had with: a treatment of holders that are late or lost, or a fabric.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unoffered {
-    /// Its paper does not say what becomes of them.
-    #[error("there is no {0} as published: its paper has no leases of update locks")]
-    Unpublished(Kind),
-    /// It is a baseline, which tolerates no failure.
-    #[error("there is {0} as published only: it tolerates no failure")]
-    Unfenced(Kind),
-    /// Its locks have no room for the mark of a reset.
-    #[error("there is {0} as published only: its lock has no room for the mark of a reset")]
-    Markless(Kind),
-    /// The fabric has no atomics on 16 bytes.
-    #[error(
-        "{0} needs atomics on 16 bytes, which only the simulated fabric has, where its profile has \
-         extended.wide"
-    )]
-    TooWide(Kind),
-}
-
-impl FromStr for Kind {
-    type Err = UnknownKind;
-
-    fn from_str(name: &str) -> Result<Self, UnknownKind> {
-        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        known.ok_or_else(|| UnknownKind(name.to_owned()))
-    }
-}
-
-/// A lock system and its options.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Choice {
-    /// The system.
-    pub kind: Kind,
-    /// Treatment of holders that are late or lost; without effect where [`Kind::check`] refuses
-    /// it.
-    pub recovery: Recovery,
-    /// Whether `cas`, `cas-rw` and `drtm` back off ([`Pacing::SMART`]).
-    pub backs_off: bool,
-    /// The way in which writers of `cas-rw` release.
-    pub release: Release,
-    /// Times of the systems of DSLR.
-    pub times: DslrTimes,
-    /// Number of writers of `shiftlock` and `shiftlock-wide` that hold a lock one after another
-    /// before readers have it.
-    pub threshold: u16,
-    /// Entries of the queues of `declock`; see [`DeclockFields::fits`](crate::word::DeclockFields).
-    pub entries: u32,
-}
-
-/// Something to be done with a lock system, whichever it is.
+/// Generic code that is called with a lock system chosen at run time.
 pub trait Visitor {
     /// Result.
     type Output;
 
-    /// Does it with the systems that `make` makes, one for each lane.
+    /// Runs with the chosen type of system; `make` makes one system for each lane.
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output;
 }
 
-struct ObjectBytes;
+/// Visitor that returns the bytes of a lock object.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectBytes;
 
 impl Visitor for ObjectBytes {
     type Output = u64;
@@ -209,36 +41,17 @@ impl Visitor for ObjectBytes {
     }
 }
 
-impl Choice {
-    /// A system with the options of its paper, fenced if it can be had so.
-    pub const fn of(kind: Kind) -> Self {
-        let recovery = match kind.check(Recovery::Fenced) {
-            Ok(()) => Recovery::Fenced,
-            Err(_) => Recovery::Paper,
-        };
-        let times = DslrTimes::PUBLISHED;
-        let (release, threshold) = (Release::Add, ShiftLock::THRESHOLD);
-        let entries = Declock::PUBLISHED_ENTRIES;
-        Self { kind, recovery, backs_off: false, release, times, threshold, entries }
-    }
-
-    /// Does something with the chosen system.
+impl ServiceLocks {
+    /// Runs a visitor with the chosen system.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
-        let Self { recovery, release, times, threshold, entries, .. } = self;
-        let pacing = if self.backs_off { Pacing::SMART } else { Pacing::NONE };
-        match self.kind {
-            Kind::Cas => visitor.visit(move || Cas { recovery, pacing }),
-            Kind::CasRw => visitor.visit(move || CasRw { recovery, pacing, release }),
-            Kind::Dslr => visitor.visit(move || Dslr::new(recovery, times)),
-            Kind::DslrPlus => visitor.visit(move || Dslr::plus(recovery, times)),
-            Kind::DslrU => visitor.visit(move || DslrU::new(times)),
-            Kind::Mcs => visitor.visit(move || Mcs::new(recovery)),
-            Kind::RmaRw => visitor.visit(RmaRw::published),
-            Kind::Drtm => visitor.visit(move || Drtm::published(pacing)),
-            Kind::Ncosed => visitor.visit(Ncosed::default),
-            Kind::ShiftLock => visitor.visit(move || ShiftLock::new(recovery, threshold)),
-            Kind::ShiftLockWide => visitor.visit(move || ShiftLockWide::published(threshold)),
-            Kind::Declock => visitor.visit(move || Declock::new(recovery, entries)),
+        let recovery = Recovery::Fenced;
+        match self {
+            Self::Cas => visitor.visit(move || Cas { recovery, pacing: Pacing::NONE }),
+            Self::Dslr => visitor.visit(move || Dslr::new(recovery, DslrTimes::PUBLISHED)),
+            Self::ShiftLock => {
+                visitor.visit(move || ShiftLock::new(recovery, ShiftLock::THRESHOLD))
+            }
+            Self::Declock { entries } => visitor.visit(move || Declock::new(recovery, entries)),
         }
     }
 
@@ -250,55 +63,11 @@ impl Choice {
     /// Largest number of requests for one lock, each counted by its lease terms, that may be
     /// outstanding together; `None` if there is no bound below that of [`crate::Waiter`].
     pub const fn capacity(self) -> Option<u32> {
-        match self.kind {
-            Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::RmaRw | Kind::Drtm | Kind::Ncosed => None,
-            Kind::Dslr | Kind::DslrPlus => Some(Dslr::published(self.recovery).capacity()),
-            Kind::DslrU => Some(DslrU::CAPACITY),
-            Kind::ShiftLock => Some(ShiftLock::CAPACITY),
-            Kind::ShiftLockWide => Some(ShiftLockWide::CAPACITY),
-            Kind::Declock => Some(DeclockFields::new(self.entries).most_requests()),
+        match self {
+            Self::Cas => None,
+            Self::Dslr => Some(Dslr::published(Recovery::Fenced).capacity()),
+            Self::ShiftLock => Some(ShiftLock::CAPACITY),
+            Self::Declock { entries } => Some(DeclockFields::new(entries).most_requests()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Name;
-
-    impl Visitor for Name {
-        type Output = &'static str;
-
-        fn visit<S: LockSystem>(
-            self,
-            make: impl Fn() -> S + Send + Sync + 'static,
-        ) -> &'static str {
-            make().name()
-        }
-    }
-
-    #[test]
-    fn a_system_is_found_by_its_name() {
-        for kind in Kind::ALL {
-            assert_eq!(kind.name().parse(), Ok(kind));
-            assert_eq!(Choice::of(kind).visit(Name), kind.name());
-        }
-        let baselines = [Kind::RmaRw, Kind::Drtm, Kind::Ncosed, Kind::ShiftLockWide];
-        for (recovery, expected) in
-            [(Recovery::Fenced, &baselines[..]), (Recovery::Paper, &[Kind::DslrU])]
-        {
-            let unoffered = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_err());
-            let unoffered: Vec<_> = unoffered.collect();
-            assert_eq!(unoffered, expected, "{recovery:?}");
-            assert!(unoffered.iter().all(|kind| Choice::of(*kind).recovery != recovery));
-        }
-        for (wide_atomics, expected) in [(true, &[][..]), (false, &[Kind::ShiftLockWide])] {
-            let fabric = Capabilities { wide_atomics, ..Capabilities::default() };
-            let unfit = Kind::ALL.into_iter().filter(|kind| kind.fits(&fabric).is_err());
-            assert_eq!(unfit.collect::<Vec<_>>(), expected);
-        }
-        let error = "spin".parse::<Kind>().unwrap_err().to_string();
-        assert!(Kind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");
     }
 }

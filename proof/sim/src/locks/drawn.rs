@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
-use lotus_locks::local::Policy;
-use lotus_locks::systems::{Choice, Kind, Release, ShiftLock};
-use lotus_locks::trial::{Faults, Settings};
-use lotus_locks::word::{
-    DeclockFields, QueueHeader, RmaRwCounts, ShiftWord, TicketFields, Tickets, UpdateTickets,
-};
-use lotus_locks::{LockName, Recovery};
+use lotus_locks::Recovery;
+use lotus_locks::systems::ShiftLock;
+use lotus_locks::word::{DeclockFields, QueueHeader, ShiftWord, TicketFields, Tickets};
+use lotus_locksystems::LockName;
+use lotus_locksystems::local::Policy;
+use lotus_locksystems::systems::{Choice, Kind, Release};
+use lotus_locksystems::trial::{Faults, Settings};
+use lotus_locksystems::word::{RmaRwCounts, UpdateTickets};
 use rand::Rng;
 use rand::rngs::SmallRng;
 

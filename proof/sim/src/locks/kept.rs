@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use lotus_fabric::env::Env;
 use lotus_fabric::sim::Rates;
-use lotus_locks::fisslock::{Preference, Rules};
-use lotus_locks::servers::Kept;
-use lotus_locks::trial::keepers::{KeptFaults, KeptTrial, Plan};
-use lotus_locks::{LockName, Recovery};
+use lotus_locks::Recovery;
+use lotus_locksystems::LockName;
+use lotus_locksystems::fisslock::{Preference, Rules};
+use lotus_locksystems::servers::Kept;
+use lotus_locksystems::trial::keepers::{KeptFaults, KeptTrial, Plan};
 use rand::Rng;
 use rand::rngs::SmallRng;
 

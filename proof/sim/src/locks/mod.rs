@@ -11,10 +11,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use lotus_fabric::sim::Profile;
-use lotus_locks::systems::{Choice, Visitor};
-use lotus_locks::trial::keepers::KeptTrial;
-use lotus_locks::trial::{Faults, Judgement, Settings, TrialError, simulate};
-use lotus_locks::{LockName, LockSystem, Recovery};
+use lotus_locks::systems::Visitor;
+use lotus_locks::{LockSystem, Recovery};
+use lotus_locksystems::LockName;
+use lotus_locksystems::systems::Choice;
+use lotus_locksystems::trial::keepers::KeptTrial;
+use lotus_locksystems::trial::{Faults, Judgement, Settings, TrialError, simulate};
 
 use crate::drive::run::message;
 

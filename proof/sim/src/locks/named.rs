@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::Rates;
-use lotus_locks::fisslock::Rules;
-use lotus_locks::local::Policy;
-use lotus_locks::redlock::rules::Times;
-use lotus_locks::servers::Kept;
-use lotus_locks::systems::{Choice, Kind};
-use lotus_locks::trial::keepers::{KeptFaults, KeptTrial, Plan};
-use lotus_locks::trial::{Faults, Settings};
-use lotus_locks::{LockName, Recovery};
+use lotus_locks::Recovery;
+use lotus_locksystems::LockName;
+use lotus_locksystems::fisslock::Rules;
+use lotus_locksystems::local::Policy;
+use lotus_locksystems::redlock::rules::Times;
+use lotus_locksystems::servers::Kept;
+use lotus_locksystems::systems::{Choice, Kind};
+use lotus_locksystems::trial::keepers::{KeptFaults, KeptTrial, Plan};
+use lotus_locksystems::trial::{Faults, Settings};
 
 use super::drawn::nearly_used_up;
 use super::named_baselines::NAMED_BASELINES;

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use lotus_fabric::sim::Rates;
-use lotus_locks::systems::Kind;
-use lotus_locks::trial::{Faults, Settings};
+use lotus_locksystems::systems::Kind;
+use lotus_locksystems::trial::{Faults, Settings};
 
 use super::named::{Named, Tried, answers_are_lost, one_dies, same};
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use lotus_fabric::sim::Rates;
-use lotus_locks::fisslock::Rules;
-use lotus_locks::fisslock::rules::Numbering;
-use lotus_locks::servers::Kept;
-use lotus_locks::trial::keepers::{KeptFaults, Plan};
+use lotus_locksystems::fisslock::Rules;
+use lotus_locksystems::fisslock::rules::Numbering;
+use lotus_locksystems::servers::Kept;
+use lotus_locksystems::trial::keepers::{KeptFaults, Plan};
 
 use super::named::{Named, Tried};
 

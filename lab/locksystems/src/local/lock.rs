@@ -1,0 +1,379 @@
+//! One lock of a node: its state and queue among the clients there, over plain values.
+//!
+//! ```text
+//! free -> asking -> held -> leaving -> free
+//!           ^         |        |
+//!           |         v        v
+//!           +------ (a waiter is called: it asks)
+//! ```
+//!
+//! While the lock is asked for, held or given up there is one request of the node at the memory
+//! node, and all clients behind it wait here. That request is the node's: if the client that made
+//! it gives up, the lock goes to the next waiter of that mode.
+
+use std::task::Waker;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::RemoteAddr;
+use lotus_locks::NotHeld;
+use lotus_locks::word::{Mode, earlier};
+use lotus_sabotage::{Rule, broken};
+
+use super::policy::{Policy, Share, Situation, Wish};
+
+/// Number of readers that join before one of them looks whether a remote writer waits.
+const JOINS: u32 = 16;
+/// Time after which one looks anyhow.
+const LOOK: std::time::Duration = std::time::Duration::from_micros(20);
+
+/// Name of a request among all of its node, never given twice.
+pub type Ticket = u64;
+
+/// Place of a lock that the node holds: a lane, and a number that the lane has given it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Home {
+    /// The lane that has asked for it, and gives it up.
+    pub lane: u16,
+    /// The lane's number for it.
+    pub key: u32,
+}
+
+/// What a request is told at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It asks the memory node, on behalf of its node.
+    Asks,
+    /// It holds the lock beside other readers; one in a while is to look whether a remote writer
+    /// waits.
+    Joins {
+        /// Whether it is to look.
+        looks: bool,
+    },
+    /// It waits for [`Fate`].
+    Waits {
+        /// Whether it is to read the times of remote waiters meanwhile.
+        prefetches: bool,
+    },
+    /// It is refused, because it does not wait.
+    Refused,
+}
+
+/// What has become of a waiter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It waits still.
+    Waits,
+    /// It holds the lock.
+    Holds,
+    /// It asks the memory node, on behalf of its node.
+    Asks,
+    /// The node's request has failed.
+    Failed(NotHeld),
+}
+
+/// What follows from an event.
+#[derive(Debug, Default)]
+pub struct Sequel {
+    /// Tasks whose fates have changed; to be woken without the table's mutex.
+    pub wakes: Vec<Waker>,
+    /// The lock is to be given up there: `LocalTable::released` follows.
+    pub gives_up: Option<Home>,
+    /// Whether the client that has asked the memory node holds the lock.
+    pub is_asker: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NodeState {
+    /// Nothing of the node is at the memory node.
+    Free,
+    /// A waiter was told to ask, and has not done so yet.
+    Called,
+    /// It was asked for in this mode.
+    Asking(Mode),
+    Held(Mode, Home),
+    /// It is being given up.
+    Leaving(Mode),
+}
+
+#[derive(Debug)]
+struct QueuedClient {
+    ticket: Ticket,
+    wish: Wish,
+    fate: Fate,
+    waker: Option<Waker>,
+}
+
+/// A lock of a node. See the module's documentation.
+#[derive(Debug)]
+pub(super) struct LocalLock {
+    pub(super) at: RemoteAddr,
+    state: NodeState,
+    /// The client that has asked, as long as it waits.
+    asker: Option<Ticket>,
+    holders: u32,
+    /// See [`Situation`].
+    given: u32,
+    is_closed: bool,
+    remote: Option<u16>,
+    /// Readers that have joined since the last look, and its time.
+    joins: u32,
+    looked: Nanos,
+    is_prefetching: bool,
+    waiters: Vec<QueuedClient>,
+}
+
+impl LocalLock {
+    /// A lock that no client of the node uses.
+    pub(super) const fn new(at: RemoteAddr) -> Self {
+        Self {
+            at,
+            state: NodeState::Free,
+            asker: None,
+            holders: 0,
+            given: 0,
+            is_closed: false,
+            remote: None,
+            joins: 0,
+            looked: Nanos(0),
+            is_prefetching: false,
+            waiters: Vec::new(),
+        }
+    }
+
+    /// Whether no client of the node uses it.
+    pub(super) const fn is_unused(&self) -> bool {
+        matches!(self.state, NodeState::Free) && self.waiters.is_empty()
+    }
+
+    const fn situation(&self, held: Mode) -> Situation {
+        Situation { held, is_closed: self.is_closed, given: self.given, remote: self.remote }
+    }
+
+    fn is_awaited(&self, mode: Option<Mode>) -> bool {
+        let waits = |waiting: &QueuedClient| {
+            waiting.fate == Fate::Waits && mode.is_none_or(|mode| waiting.wish.mode == mode)
+        };
+        self.waiters.iter().any(waits)
+    }
+
+    /// Takes in a request. `waits` says whether it may wait.
+    pub(super) fn request(
+        &mut self,
+        policy: Policy,
+        ticket: Ticket,
+        wish: Wish,
+        waits: bool,
+        now: impl FnOnce() -> Nanos,
+    ) -> Answer {
+        if self.state == NodeState::Free {
+            (self.state, self.asker) = (NodeState::Asking(wish.mode), Some(ticket));
+            return Answer::Asks;
+        }
+        if let NodeState::Held(held, _) = self.state
+            && wish.mode == Mode::Shared
+            && policy.joins(self.situation(held), wish.time)
+            && !self.is_awaited(None)
+        {
+            self.holders += 1;
+            self.given += 1;
+            self.joins += 1;
+            return Answer::Joins { looks: self.looks(now()) };
+        }
+        if !waits {
+            return Answer::Refused;
+        }
+        self.waiters.push(QueuedClient { ticket, wish, fate: Fate::Waits, waker: None });
+        let is_held = matches!(self.state, NodeState::Held(..));
+        let prefetches = policy.uses_times() && is_held && !self.is_prefetching;
+        self.is_prefetching |= prefetches;
+        Answer::Waits { prefetches }
+    }
+
+    fn looks(&mut self, now: Nanos) -> bool {
+        let looks = self.joins >= JOINS || now.since(self.looked) >= LOOK;
+        if looks {
+            (self.joins, self.looked) = (0, now);
+        }
+        looks
+    }
+
+    /// What has become of a waiter; unless it waits still, that is told once.
+    pub(super) fn fate(&mut self, ticket: Ticket, waker: &Waker) -> Fate {
+        let index = self.waiters.iter().position(|waiting| waiting.ticket == ticket);
+        let Some(index) = index else { unreachable!("a waiter is there until it is told") };
+        let waiting = &mut self.waiters[index];
+        match waiting.fate {
+            Fate::Waits => match &mut waiting.waker {
+                Some(known) => known.clone_from(waker),
+                None => waiting.waker = Some(waker.clone()),
+            },
+            Fate::Asks => {
+                (self.state, self.asker) = (NodeState::Asking(waiting.wish.mode), Some(ticket));
+                self.waiters.remove(index);
+                return Fate::Asks;
+            }
+            Fate::Holds | Fate::Failed(_) => return self.waiters.remove(index).fate,
+        }
+        Fate::Waits
+    }
+
+    /// Takes a waiter out that gives up. Returns its fate before: one that holds the lock has to
+    /// leave it.
+    pub(super) fn cancel(&mut self, policy: Policy, ticket: Ticket) -> (Fate, Sequel) {
+        let index = self.waiters.iter().position(|waiting| waiting.ticket == ticket);
+        let Some(index) = index else { return (Fate::Waits, Sequel::default()) };
+        let fate = self.waiters.remove(index).fate;
+        let outcome = match fate {
+            Fate::Asks => self.call(policy, None),
+            Fate::Waits | Fate::Holds | Fate::Failed(_) => Sequel::default(),
+        };
+        (fate, outcome)
+    }
+
+    /// The client that has asked gives up. Returns whether the request goes on all the same: for
+    /// another waiter of its mode, or because it has a place in a queue, which it cannot leave.
+    pub(super) fn desert(&mut self, policy: Policy, can_leave: bool) -> (bool, Sequel) {
+        self.asker = None;
+        let NodeState::Asking(mode) = self.state else { return (true, Sequel::default()) };
+        if !can_leave || self.is_awaited(Some(mode)) {
+            return (true, Sequel::default());
+        }
+        (false, self.call(policy, None))
+    }
+
+    /// The node has the lock, in this mode, there. `remote` is the time of the earliest waiter of
+    /// another node, if it is known.
+    pub(super) fn won(
+        &mut self,
+        policy: Policy,
+        mode: Mode,
+        home: Home,
+        remote: Option<u16>,
+        now: Nanos,
+    ) -> Sequel {
+        self.state = NodeState::Held(mode, home);
+        (self.given, self.is_closed, self.remote) = (0, false, remote);
+        (self.joins, self.looked) = (0, now);
+        let is_asker = self.asker.take().is_some();
+        self.holders = u32::from(is_asker);
+        let mut wakes = Vec::new();
+        if mode == Mode::Shared || !is_asker {
+            self.hand_out(policy, mode, &mut wakes);
+        }
+        let gives_up = (self.holders == 0).then(|| self.give_up(mode, home));
+        Sequel { wakes, gives_up, is_asker }
+    }
+
+    /// Gives a lock of this mode to waiters: to one writer, or to readers.
+    fn hand_out(&mut self, policy: Policy, mode: Mode, wakes: &mut Vec<Waker>) {
+        for index in 0..self.waiters.len() {
+            let QueuedClient { wish, fate, .. } = self.waiters[index];
+            if fate != Fate::Waits {
+                continue;
+            }
+            let takes = match mode {
+                Mode::Shared => {
+                    let now = self.situation(mode);
+                    match policy.shares(now, self.holders > 0, wish) {
+                        Share::Takes => true,
+                        Share::Passed => false,
+                        Share::Ends => return,
+                    }
+                }
+                _ => wish.mode == mode && self.holders == 0,
+            };
+            if takes {
+                // The first one has it instead of the one that has asked.
+                self.given += u32::from(self.holders > 0);
+                self.holders += 1;
+                self.waiters[index].fate = Fate::Holds;
+                wakes.extend(self.waiters[index].waker.take());
+            }
+        }
+    }
+
+    const fn give_up(&mut self, mode: Mode, home: Home) -> Home {
+        self.state = NodeState::Leaving(mode);
+        home
+    }
+
+    /// The node's request has failed. Where that concerns all of them, its clients are told; else
+    /// the next one asks.
+    pub(super) fn lost(&mut self, policy: Policy, why: NotHeld) -> Sequel {
+        self.asker = None;
+        if !matches!(why, NotHeld::Unavailable | NotHeld::Expelled) {
+            return self.call(policy, None);
+        }
+        self.state = NodeState::Free;
+        let mut wakes = Vec::new();
+        for waiting in self.waiters.iter_mut().filter(|waiting| waiting.fate == Fate::Waits) {
+            waiting.fate = Fate::Failed(why);
+            wakes.extend(waiting.waker.take());
+        }
+        Sequel { wakes, ..Sequel::default() }
+    }
+
+    /// A holder leaves.
+    pub(super) fn leave(&mut self, policy: Policy) -> Sequel {
+        let is_broken = broken(Rule::LastSiblingsRelease);
+        assert!(self.holders > 0 || is_broken, "a lock is left by its holders");
+        self.holders = self.holders.saturating_sub(1);
+        let mut outcome = Sequel::default();
+        let NodeState::Held(mode, home) = self.state else {
+            assert!(is_broken, "a node has the lock of its clients");
+            return outcome;
+        };
+        if self.holders > 0 && !is_broken {
+            return outcome;
+        }
+        let first = self.waiters.iter().find(|waiting| waiting.fate == Fate::Waits);
+        if first.is_some_and(|first| policy.keeps(self.situation(mode), first.wish)) {
+            self.given += 1;
+            self.hand_out(policy, mode, &mut outcome.wakes);
+        } else {
+            outcome.gives_up = Some(self.give_up(mode, home));
+        }
+        outcome
+    }
+
+    /// The node has given the lock up.
+    pub(super) fn released(&mut self, policy: Policy) -> Sequel {
+        let NodeState::Leaving(mode) = self.state else { unreachable!("it is being given up") };
+        (self.remote, self.is_closed) = (None, false);
+        self.call(policy, Some(mode))
+    }
+
+    /// Has the next waiter ask, if there is one; the node had the lock before in mode `left`.
+    fn call(&mut self, policy: Policy, left: Option<Mode>) -> Sequel {
+        self.state = NodeState::Free;
+        let waits = self.waiters.iter().enumerate().filter(|(_, one)| one.fate == Fate::Waits);
+        let (indexes, wishes): (Vec<usize>, Vec<Wish>) =
+            waits.map(|(index, waiting)| (index, waiting.wish)).unzip();
+        let mut outcome = Sequel::default();
+        if let Some(next) = policy.elects(left, &wishes) {
+            self.state = NodeState::Called;
+            let waiting = &mut self.waiters[indexes[next]];
+            waiting.fate = Fate::Asks;
+            outcome.wakes.extend(waiting.waker.take());
+        }
+        outcome
+    }
+
+    /// Lets no reader join any more, and gives the lock up when its holders have left.
+    pub(super) const fn close(&mut self) {
+        if matches!(self.state, NodeState::Held(..)) {
+            self.is_closed = true;
+        }
+    }
+
+    /// Notes what the queue at the memory node has said of remote waiters.
+    pub(super) fn note(&mut self, remote: Option<u16>) {
+        self.is_prefetching = false;
+        if let (NodeState::Held(..), Some(time)) = (self.state, remote) {
+            self.remote = Some(self.remote.map_or(time, |known| earlier(known, time)));
+        }
+    }
+}
+
+#[cfg(all(test, not(lotus_loom)))]
+mod tests;

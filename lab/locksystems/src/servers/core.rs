@@ -1,0 +1,251 @@
+//! A core of a server: takes in what clients ask, and answers.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::exec::{Executor, Handle};
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
+use lotus_fabric::lane::Lane;
+use lotus_fabric::rpc::{Rpc, Service};
+use lotus_fabric::transport::{Fabric, FabricError};
+use lotus_locks::Peers;
+use lotus_locks::word::Claimant;
+
+use super::hot::{Buffers, FromBuffer, FromSwitch};
+use super::name::{Answer, Asker, RequestName};
+use super::placement::Keeps;
+use super::wire;
+
+/// Time between two looks whether a node has been expelled.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Service by which servers are asked.
+pub(super) const TO_SERVER: Service = Service(1);
+/// Service by which a switch and its servers tell one another of hot locks.
+const HOT: Service = Service(3);
+/// Service by which clients are answered.
+pub(super) const TO_CLIENT: Service = Service(2);
+
+/// Charges the core of a server for one message of a client, where time is virtual.
+pub type Toll = Box<dyn Fn()>;
+
+/// What a core sends.
+enum Sent {
+    Switch(FromSwitch),
+    Buffer(FromBuffer),
+}
+
+/// A core of a server, or a switch. It serves until it is dropped.
+pub struct ServerCore {
+    core: Rc<Core>,
+}
+
+struct Core {
+    rpc: Rpc,
+    keeps: Keeps,
+    /// Requests that a switch has no room for.
+    buffers: RefCell<Buffers>,
+    peers: Rc<dyn Peers>,
+    toll: Option<Toll>,
+    /// Lives that the table may know requests of, and that were not settled at the last look.
+    lives: RefCell<Vec<Claimant>>,
+    /// What one call sends, kept for its memory.
+    sent: RefCell<Vec<Sent>>,
+    is_over: Cell<bool>,
+}
+
+impl ServerCore {
+    /// Opens a lane of a server or a switch, and serves there what it keeps.
+    ///
+    /// # Errors
+    /// [`FabricError`] if the fabric refuses the lane.
+    pub fn open(
+        executor: &mut Executor,
+        fabric: &dyn Fabric,
+        at: Endpoint,
+        keeps: Keeps,
+        peers: Rc<dyn Peers>,
+        toll: Option<Toll>,
+    ) -> Result<Self, FabricError> {
+        let transport = fabric.open_lane(at, Epoch(1), executor.handle().waker())?;
+        let lane = Lane::new(at, executor.handle().clone(), transport);
+        executor.add_driver(lane.driver());
+        let core = Rc::new(Core {
+            rpc: Rpc::new(lane),
+            keeps,
+            buffers: RefCell::default(),
+            peers,
+            toll,
+            lives: RefCell::default(),
+            sent: RefCell::default(),
+            is_over: Cell::new(false),
+        });
+        let listener = Rc::downgrade(&core);
+        core.rpc.hear(
+            TO_SERVER,
+            Box::new(move |_, bytes| {
+                if let Some(core) = listener.upgrade() {
+                    core.receive(bytes);
+                }
+            }),
+        );
+        let listener = Rc::downgrade(&core);
+        core.rpc.hear(
+            HOT,
+            Box::new(move |_, bytes| {
+                if let Some(core) = listener.upgrade() {
+                    core.hear(bytes);
+                }
+            }),
+        );
+        core.executor().spawn(look_for_the_expelled(Rc::clone(&core)));
+        Ok(Self { core })
+    }
+}
+
+impl Drop for ServerCore {
+    fn drop(&mut self) {
+        self.core.is_over.set(true);
+    }
+}
+
+impl Core {
+    fn executor(&self) -> &Handle {
+        self.rpc.lane().executor()
+    }
+
+    fn receive(&self, bytes: &[u8]) {
+        if let Some(toll) = &self.toll {
+            toll();
+        }
+        let Some((name, ask)) = wire::decode_ask(bytes) else { return };
+        self.meet(name.asker.life());
+        let mut sent = self.sent.take();
+        match &self.keeps {
+            Keeps::Table(table, _) => {
+                table.lock().ask(name, ask, |to, answer| sent.push(answered(to, answer)));
+            }
+            Keeps::Queues(queues, _) => {
+                queues.lock().ask(name, ask, |said| sent.push(Sent::Switch(said)));
+            }
+        }
+        self.send(&mut sent);
+        self.sent.replace(sent);
+    }
+
+    /// Takes in what the switch or a server says of a hot lock.
+    fn hear(&self, bytes: &[u8]) {
+        let mut sent = Vec::new();
+        match &self.keeps {
+            Keeps::Table(..) => {
+                if let Some(toll) = &self.toll {
+                    toll();
+                }
+                let send = |said| sent.push(Sent::Buffer(said));
+                match wire::decode_from_switch(bytes) {
+                    Some(FromSwitch::Buffer(name, ask, room)) => {
+                        self.buffers.borrow_mut().buffer(name, ask, room, send);
+                    }
+                    Some(FromSwitch::Room(lock, room)) => {
+                        self.buffers.borrow_mut().push(lock, room, send);
+                    }
+                    Some(FromSwitch::Answer(..) | FromSwitch::Forward(..)) | None => {}
+                }
+            }
+            Keeps::Queues(queues, _) => {
+                if let Some(said) = wire::decode_from_buffer(bytes) {
+                    queues.lock().hear(said, |said| sent.push(Sent::Switch(said)));
+                }
+            }
+        }
+        self.send(&mut sent);
+    }
+
+    /// Notes a life of a node. What comes late of one that is settled counts as of an expelled one.
+    fn meet(&self, life: Claimant) {
+        if self.lives.borrow().contains(&life) {
+            return;
+        }
+        match self.peers.is_settled(life) {
+            true => self.expel(life),
+            false => self.lives.borrow_mut().push(life),
+        }
+    }
+
+    fn expel(&self, life: Claimant) {
+        let mut sent = Vec::new();
+        match &self.keeps {
+            Keeps::Table(table, _) => {
+                table.lock().expel(life, |to, answer| sent.push(answered(to, answer)));
+            }
+            Keeps::Queues(queues, _) => {
+                queues.lock().expel(life, |said| sent.push(Sent::Switch(said)));
+            }
+        }
+        self.send(&mut sent);
+    }
+
+    fn send(&self, sent: &mut Vec<Sent>) {
+        for sent in sent.drain(..) {
+            match sent {
+                Sent::Switch(FromSwitch::Answer(to, answer)) => {
+                    tell(&self.rpc, &*self.peers, to, answer);
+                }
+                Sent::Switch(said) => self.send_to_server(said),
+                Sent::Buffer(said) => {
+                    if let Keeps::Table(_, Some(switch)) = &self.keeps {
+                        // All messages are short enough, here and below.
+                        let _ = self.rpc.tell(*switch, HOT, &wire::encode_from_buffer(said));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what a switch has for the server of a lock.
+    fn send_to_server(&self, said: FromSwitch) {
+        let Keeps::Queues(_, servers) = &self.keeps else { return };
+        let lock = match said {
+            FromSwitch::Answer(name, _)
+            | FromSwitch::Forward(name, _)
+            | FromSwitch::Buffer(name, ..) => name.lock,
+            FromSwitch::Room(lock, _) => lock,
+        };
+        let server = servers.core_of(lock);
+        if let FromSwitch::Forward(name, ask) = said {
+            let _ = self.rpc.tell(server, TO_SERVER, &wire::encode_ask(name, ask));
+        } else if let Some(bytes) = wire::encode_from_switch(said) {
+            let _ = self.rpc.tell(server, HOT, &bytes);
+        }
+    }
+}
+
+const fn answered(to: RequestName, answer: Answer) -> Sent {
+    Sent::Switch(FromSwitch::Answer(to, answer))
+}
+
+/// Sends an answer to the lane that it is for.
+pub(super) fn tell(rpc: &Rpc, peers: &dyn Peers, to: RequestName, answer: Answer) {
+    if let Some(lane) = lane_of(peers, to.asker) {
+        // It is short enough.
+        let _ = rpc.tell(lane, TO_CLIENT, &wire::encode_answer(to, answer));
+    }
+}
+
+/// The lane of an asker; `None` if its node is unknown.
+fn lane_of(peers: &dyn Peers, asker: Asker) -> Option<Endpoint> {
+    let node = peers.node(asker.life().node())?;
+    Some(Endpoint { node, lane: LaneId(asker.lane()) })
+}
+
+/// Frees what nodes have left that were expelled.
+async fn look_for_the_expelled(core: Rc<Core>) {
+    while !core.is_over.get() {
+        core.executor().sleep(LOOK).await;
+        let is_settled = |life: &Claimant| core.peers.is_settled(*life);
+        let gone: Vec<_> = core.lives.borrow().iter().copied().filter(is_settled).collect();
+        core.lives.borrow_mut().retain(|life| !gone.contains(life));
+        gone.into_iter().for_each(|life| core.expel(life));
+    }
+}

@@ -1,0 +1,405 @@
+//! The pool of a machine, shared by its lanes, and the requests that wait there.
+//!
+//! Everything happens under one mutex, and nothing waits while it is held. What the pool sends on
+//! the channels of the core that acts, that core sends at once; what it sends on others is kept for
+//! their cores, which are woken. What it tells a task is kept for that task's future.
+//!
+//! While the machine is stopped for a recovery, the pool is left as it is: packets are dropped, and
+//! what lanes do is noted and done when it goes on.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_locks::word::Mode;
+
+use super::SwitchOptions;
+use super::control::Progress;
+use super::pages::Page;
+use super::places::Places;
+use super::standstill::Standstill;
+use crate::fisslock::cores::{AGENT_CORE, core_of, task_of};
+use crate::fisslock::pool::{Effects, Told};
+use crate::fisslock::report::encode_report;
+use crate::fisslock::{AgentPool, Packet};
+
+/// News for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum News {
+    /// It holds the lock.
+    Granted,
+    /// It is in no queue, and may ask again.
+    Refused,
+    /// Others hold the lock.
+    Queued,
+}
+
+/// A request that waits for news.
+#[derive(Debug)]
+struct Pending {
+    lock: u32,
+    news: Option<News>,
+    /// Whether it was in a queue at any time.
+    was_queued: bool,
+    /// Whether it was asked of the pool: not while the machine stands still.
+    is_asked: bool,
+    mode: Mode,
+    waker: Option<Waker>,
+}
+
+/// What a lane has done while the machine stood still.
+#[derive(PartialEq, Eq, Debug)]
+enum Deferred {
+    Ask(u32),
+    GiveUp { lock: u32, task: u32 },
+    Release { lock: u32, task: u32 },
+}
+
+/// What the machine keeps for a core.
+#[derive(Clone, Debug, Default)]
+struct Core {
+    /// Packets for the switch.
+    outgoing: Vec<Packet>,
+    /// Number of requests so far, and of smaller ones that none has any more.
+    tasks: u32,
+    free_tasks: Vec<u32>,
+    /// The task that sends.
+    sender: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct MachineState {
+    pool: AgentPool,
+    cores: Vec<Core>,
+    pending: BTreeMap<u32, Pending>,
+    /// Whether the agent's core looks for what is to be repeated.
+    is_watched: bool,
+    /// Epoch of the last recovery that is over.
+    epoch: u32,
+    /// The recovery for which the machine stands still.
+    stopped: Option<Standstill>,
+    deferred: Vec<Deferred>,
+}
+
+/// A machine: what its lanes share.
+#[derive(Debug)]
+pub struct Machine {
+    number: u8,
+    locks: u32,
+    repeat: Duration,
+    state: Mutex<MachineState>,
+}
+
+impl Machine {
+    /// The machine of a number, from 0.
+    ///
+    /// # Panics
+    /// If there is no such machine.
+    pub fn new(number: u8, places: &Places, options: SwitchOptions) -> Self {
+        assert!(usize::from(number) < places.machines(), "there is no machine {number}");
+        let pool = AgentPool::new(number, options.rules, options.preference, options.repeat_ns());
+        let pool = pool.with_homes(options.homes).with_racks(places.racks());
+        let state = MachineState {
+            pool,
+            cores: vec![Core::default(); usize::from(places.cores(number))],
+            pending: BTreeMap::new(),
+            is_watched: false,
+            epoch: 0,
+            stopped: None,
+            deferred: Vec::new(),
+        };
+        Self { number, locks: places.locks(), repeat: options.repeat, state: Mutex::new(state) }
+    }
+
+    /// The machine's number.
+    pub const fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Number of locks.
+    pub(super) const fn locks(&self) -> u32 {
+        self.locks
+    }
+
+    /// Time without an acknowledgement after which packets are repeated.
+    pub(super) const fn repetition(&self) -> Duration {
+        self.repeat
+    }
+
+    fn state(&self) -> MutexGuard<'_, MachineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A core asks for a lock: the number of the request, which waits for news, and the packets
+    /// that the core has to send.
+    pub(super) fn ask(&self, core: u8, lock: u32, mode: Mode, now: Nanos) -> (u32, Vec<Packet>) {
+        let state = &mut *self.state();
+        let task = state.new_task(core);
+        let (news, was_queued, waker) = (None, false, None);
+        let pending = Pending { lock, news, was_queued, is_asked: false, mode, waker };
+        state.pending.insert(task, pending);
+        state.do_or_defer(Deferred::Ask(task), now);
+        (task, state.take_outgoing(core))
+    }
+
+    /// News of a request, and whether it was in a queue; if there are none, `waker` is woken when
+    /// there are. A request that is granted or refused is forgotten here.
+    pub(super) fn news(&self, task: u32, waker: &Waker) -> Option<(News, bool)> {
+        let state = &mut *self.state();
+        let pending = state.pending.get_mut(&task)?;
+        let Some(news) = pending.news.take() else {
+            pending.waker = Some(waker.clone());
+            return None;
+        };
+        let was_queued = pending.was_queued;
+        if news != News::Queued {
+            state.pending.remove(&task);
+        }
+        if news == News::Refused {
+            state.core_of(task).free_tasks.push(task);
+        }
+        Some((news, was_queued))
+    }
+
+    /// A request is not wanted any more; if it was granted meanwhile, the lock is released. Returns
+    /// the packets that the request's core has to send.
+    pub(super) fn give_up(&self, task: u32, now: Nanos) -> Vec<Packet> {
+        let state = &mut *self.state();
+        let Some(pending) = state.pending.remove(&task) else { return Vec::new() };
+        let lock = pending.lock;
+        state.core_of(task).free_tasks.push(task);
+        match pending.news {
+            Some(News::Granted) => state.do_or_defer(Deferred::Release { lock, task }, now),
+            Some(News::Refused) => {}
+            // Clients that give up while the machine stands still leave nothing behind.
+            _ if !pending.is_asked => {
+                state.deferred.retain(|deferred| *deferred != Deferred::Ask(task));
+            }
+            Some(News::Queued) | None => {
+                state.do_or_defer(Deferred::GiveUp { lock, task }, now);
+            }
+        }
+        state.take_outgoing(core_of(task))
+    }
+
+    /// The holder of a lock releases it. Returns the packets that the request's core has to send.
+    pub(super) fn release(&self, lock: u32, task: u32, now: Nanos) -> Vec<Packet> {
+        let state = &mut *self.state();
+        state.core_of(task).free_tasks.push(task);
+        state.do_or_defer(Deferred::Release { lock, task }, now);
+        state.take_outgoing(core_of(task))
+    }
+
+    /// Whether no request waits, and no packet is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        let state = self.state();
+        state.stopped.is_none() && state.pending.is_empty() && state.pool.is_quiet()
+    }
+
+    /// Whether the machine has neither agents nor requests, holds no lock, and has no packet under
+    /// way.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.stopped.is_none() && state.pending.is_empty() && state.pool.is_idle()
+    }
+
+    /// Agents of the machine, and requests that hold locks or wait for them; 0 when no lock is used
+    /// here.
+    pub fn in_use(&self) -> usize {
+        self.state().pool.in_use()
+    }
+
+    /// Takes in packets that have come to a core. Returns those that it has to send; `waker` is
+    /// woken when there are more.
+    pub(super) fn turn(
+        &self,
+        core: u8,
+        packets: Vec<Packet>,
+        now: Nanos,
+        waker: &Waker,
+    ) -> Vec<Packet> {
+        let state = &mut *self.state();
+        if state.stopped.is_none() {
+            for packet in packets {
+                state.act(core, |pool, out| pool.receive(packet, now.0, out), now);
+            }
+        }
+        state.cores[usize::from(core)].sender = Some(waker.clone());
+        state.take_outgoing(core)
+    }
+
+    /// Repeats packets of all cores that were not acknowledged in time. To be called by the agent's
+    /// core, which sends them, about twice in the time of a repetition, while [`Self::is_watched`].
+    pub(super) fn repeat_lost(&self, now: Nanos) {
+        let state = &mut *self.state();
+        if state.stopped.is_none() {
+            state.act(AGENT_CORE, |pool, out| pool.tick(now.0, out), now);
+        }
+    }
+
+    /// Whether anything may have to be repeated. If not, the agent's core is woken when that
+    /// changes.
+    pub(super) fn is_watched(&self) -> bool {
+        let state = &mut *self.state();
+        state.is_watched = !state.pool.is_idle();
+        state.is_watched
+    }
+
+    /// Stops the machine for a recovery: a page of its report, if it has so many. `None` if the
+    /// recovery is over, or a later one has begun.
+    pub(super) fn stop(&self, epoch: u32, page: u32) -> Option<Page> {
+        let state = &mut *self.state();
+        let stopped = state.stopped.as_ref().map_or(state.epoch, Standstill::epoch);
+        if epoch < stopped || epoch == state.epoch {
+            return None;
+        }
+        if epoch > stopped {
+            let report = encode_report(&state.pool.report());
+            state.stopped = Some(Standstill::of(epoch, report));
+            // They are of the epoch that ends.
+            state.cores.iter_mut().for_each(|core| core.outgoing.clear());
+        }
+        state.stopped.as_ref()?.page(page)
+    }
+
+    /// Takes in a page of the locks with which the machine goes on after a recovery. It does with
+    /// the last one.
+    pub(super) fn resume(&self, epoch: u32, page: Page, now: Nanos) -> Progress {
+        let state = &mut *self.state();
+        let locks = match &mut state.stopped {
+            None if state.epoch == epoch => return Progress::Done,
+            Some(stopped) if stopped.epoch() == epoch => match stopped.tell(page) {
+                Ok(locks) => locks,
+                Err(progress) => return progress,
+            },
+            _ => return Progress::Refused,
+        };
+        (state.epoch, state.stopped) = (epoch, None);
+        // Packets have the low byte of the epoch: none may be under way from one that differs by a
+        // multiple of 256.
+        state.act(AGENT_CORE, |pool, out| pool.recover(epoch as u8, &locks, now.0, out), now);
+        for deferred in std::mem::take(&mut state.deferred) {
+            state.carry_out(deferred, now);
+        }
+        // None of them has asked for it.
+        state.cores.iter_mut().filter(|core| !core.outgoing.is_empty()).for_each(Core::wake);
+        Progress::Done
+    }
+}
+
+impl Core {
+    fn wake(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            sender.wake();
+        }
+    }
+}
+
+impl MachineState {
+    /// A number that no request has. It is that of the core's last one that ended, whose grant may
+    /// be under way: nonces tell them apart.
+    fn new_task(&mut self, core: u8) -> u32 {
+        let of = &mut self.cores[usize::from(core)];
+        of.free_tasks.pop().unwrap_or_else(|| {
+            of.tasks += 1;
+            task_of(core, of.tasks)
+        })
+    }
+
+    /// The core of a request.
+    fn core_of(&mut self, task: u32) -> &mut Core {
+        &mut self.cores[usize::from(core_of(task))]
+    }
+
+    fn take_outgoing(&mut self, core: u8) -> Vec<Packet> {
+        std::mem::take(&mut self.cores[usize::from(core)].outgoing)
+    }
+
+    fn do_or_defer(&mut self, what: Deferred, now: Nanos) {
+        if self.stopped.is_some() {
+            self.deferred.push(what);
+        } else {
+            self.carry_out(what, now);
+        }
+    }
+
+    fn carry_out(&mut self, what: Deferred, now: Nanos) {
+        match what {
+            Deferred::Ask(task) => {
+                // It may have been given up meanwhile, and a later one have its number.
+                let pending = self.pending.get_mut(&task).filter(|pending| !pending.is_asked);
+                let Some(pending) = pending else { return };
+                pending.is_asked = true;
+                let (lock, mode) = (pending.lock, pending.mode);
+                self.act(
+                    core_of(task),
+                    |pool, out| pool.acquire(lock, task, mode, now.0, out),
+                    now,
+                );
+            }
+            Deferred::GiveUp { lock, task } => {
+                self.act(core_of(task), |pool, out| pool.give_up(lock, task, now.0, out), now);
+            }
+            Deferred::Release { lock, task } => {
+                self.act(core_of(task), |pool, out| pool.release(lock, task, now.0, out), now);
+            }
+        }
+    }
+
+    /// Does something with the pool on a core, and passes on what comes of it.
+    fn act(&mut self, core: u8, act: impl FnOnce(&mut AgentPool, &mut Effects), now: Nanos) {
+        let mut out = Effects { core, ..Effects::default() };
+        act(&mut self.pool, &mut out);
+        let mut at = 0;
+        while at < out.told.len() {
+            let told = out.told[at];
+            at += 1;
+            match told {
+                Told::Granted(lock, task, _) if !self.tell(lock, task, News::Granted) => {
+                    // It was given up while the machine stood still.
+                    self.pool.release(lock, task, now.0, &mut out);
+                }
+                Told::Refused(lock, task) => _ = self.tell(lock, task, News::Refused),
+                Told::Granted(..) | Told::Queued(..) => {}
+            }
+        }
+        // After the grants, because a request may be told both at once.
+        for told in &out.told {
+            if let Told::Queued(lock, task) = *told {
+                self.tell(lock, task, News::Queued);
+            }
+        }
+        for packet in out.packets {
+            let sends = packet.sender(core);
+            let of = &mut self.cores[usize::from(sends)];
+            of.outgoing.push(packet);
+            if sends != core {
+                of.wake();
+            }
+        }
+        if !self.is_watched && !self.pool.is_idle() {
+            self.is_watched = true;
+            self.cores[usize::from(AGENT_CORE)].wake();
+        }
+    }
+
+    /// Tells a request that was asked: whether there is one.
+    fn tell(&mut self, lock: u32, task: u32, news: News) -> bool {
+        let asked = |pending: &&mut Pending| pending.is_asked && pending.lock == lock;
+        let Some(pending) = self.pending.get_mut(&task).filter(asked) else { return false };
+        if news == News::Queued {
+            let is_known = pending.was_queued || pending.news.is_some();
+            pending.was_queued |= pending.news.is_none();
+            if is_known {
+                return true;
+            }
+        }
+        pending.news = Some(news);
+        if let Some(waker) = pending.waker.take() {
+            waker.wake();
+        }
+        true
+    }
+}

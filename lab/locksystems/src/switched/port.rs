@@ -1,0 +1,149 @@
+//! Ports of cores and switches: packets, as notices of a lane.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use lotus_fabric::exec::TaskId;
+use lotus_fabric::ids::Endpoint;
+use lotus_fabric::rpc::{Rpc, Service};
+
+use crate::fisslock::Packet;
+use crate::servers::Toll;
+
+/// Service of packets: notices on the lanes of clients, agents and switches.
+pub const PACKETS: Service = Service(7);
+/// Service of packets from one switch to another.
+pub(super) const RELAYS: Service = Service(8);
+
+/// What goes through ports.
+pub(super) trait Carry: Sized + 'static {
+    const SERVICE: Service;
+
+    fn encode(&self) -> Vec<u8>;
+
+    /// `None` for other bytes.
+    fn decode(bytes: &[u8]) -> Option<Self>;
+}
+
+impl Carry for Packet {
+    const SERVICE: Service = PACKETS;
+
+    fn encode(&self) -> Vec<u8> {
+        self.encode()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        Self::decode(bytes).ok()
+    }
+}
+
+/// A packet between switches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Relay {
+    /// For the switch that decides on its lock.
+    Up(Packet),
+    /// For a machine in the rack of the switch that it goes to.
+    Down(u8, Packet),
+}
+
+impl Carry for Relay {
+    const SERVICE: Service = RELAYS;
+
+    fn encode(&self) -> Vec<u8> {
+        let (head, packet) = match self {
+            Self::Up(packet) => ([0, 0], packet),
+            Self::Down(machine, packet) => ([1, *machine], packet),
+        };
+        [&head[..], &packet.encode()].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, packet) = bytes.split_first_chunk()?;
+        let packet = Packet::decode(packet).ok()?;
+        match *head {
+            [0, 0] => Some(Self::Up(packet)),
+            [1, machine] => Some(Self::Down(machine, packet)),
+            [_, _] => None,
+        }
+    }
+}
+
+/// Sends packets, and keeps those that have come and were not taken. Bytes that are no packet are
+/// dropped, and what comes from strangers.
+pub(super) struct Port<T = Packet> {
+    rpc: Rpc,
+    packets: Rc<RefCell<Vec<T>>>,
+    /// The task that takes them.
+    reader: Rc<Cell<Option<TaskId>>>,
+}
+
+impl<T: Carry> Port<T> {
+    /// The port of a lane. There is one for a type. `toll` is charged for each packet that comes,
+    /// where time is virtual.
+    pub(super) fn of(
+        rpc: Rpc,
+        toll: Option<Toll>,
+        is_known: impl Fn(Endpoint) -> bool + 'static,
+    ) -> Self {
+        let (packets, reader) = (Rc::<RefCell<Vec<T>>>::default(), Rc::default());
+        let port = Self { packets: Rc::clone(&packets), reader: Rc::clone(&reader), rpc };
+        let executor = port.rpc.lane().executor().clone();
+        port.rpc.hear(
+            T::SERVICE,
+            Box::new(move |from, bytes| {
+                if let Some(packet) = T::decode(bytes)
+                    && is_known(from)
+                {
+                    if let Some(toll) = &toll {
+                        toll();
+                    }
+                    packets.borrow_mut().push(packet);
+                    if let Some(reader) = reader.get() {
+                        executor.wake(reader);
+                    }
+                }
+            }),
+        );
+        port
+    }
+
+    pub(super) const fn rpc(&self) -> &Rpc {
+        &self.rpc
+    }
+
+    /// Has further packets wake the current task.
+    pub(super) fn read_here(&self) {
+        self.reader.set(Some(self.rpc.lane().executor().current()));
+    }
+
+    /// Takes the packets that have come.
+    pub(super) fn take(&self) -> Vec<T> {
+        self.packets.take()
+    }
+
+    /// Sends a packet, once.
+    pub(super) fn send(&self, to: Endpoint, packet: &T) {
+        let told = self.rpc.tell(to, T::SERVICE, &packet.encode());
+        told.expect("a packet is far shorter than a notice may be");
+    }
+}
+
+#[cfg(all(test, not(lotus_loom)))]
+mod tests {
+    use super::*;
+    use crate::fisslock::packet::{Kind, Participant};
+    use lotus_locks::word::Mode;
+
+    #[test]
+    fn relays_are_read_as_they_were_written_and_garbage_is_refused() {
+        let who = Participant { machine: 1, task: 2, nonce: 3 };
+        let packet = Packet::new(Kind::Free, 7, who, Mode::Shared);
+        for relay in [Relay::Up(packet.clone()), Relay::Down(200, packet)] {
+            let bytes = relay.encode();
+            assert_eq!(Relay::decode(&bytes), Some(relay));
+            (0..bytes.len()).for_each(|end| assert_eq!(Relay::decode(&bytes[..end]), None));
+            assert_eq!(Relay::decode(&[&[2, 0], &bytes[2..]].concat()), None);
+            assert_eq!(Relay::decode(&[&[0, 9], &bytes[2..]].concat()), None, "up to no machine");
+        }
+    }
+}

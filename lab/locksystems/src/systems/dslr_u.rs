@@ -1,0 +1,243 @@
+//! `dslr-u`: DSLR with update locks, tickets in six counters of one word (DSLR §5.2).
+//!
+//! The word is [`UpdateTickets`]. It is the system of [`Dslr`](super::Dslr), fenced, with a third
+//! mode. The holder of an update lock reads beside the readers that came before it, and may write
+//! once they have left; later requests, of readers too, wait until it releases. So there is
+//! one at a time, and two that want to write do not wait for each other.
+//!
+//! # Upgrades
+//! A holder whose turn began without readers may write at once, without a verb. Otherwise it reads
+//! the word until the readers before its ticket are served.
+//!
+//! In a lock that is being reset, holders that are told of it leave without being counted, because
+//! the reset erases the counters. An upgrade there could wait for readers that have left, while the
+//! reset waits for its holder. So it ends, and its holder reads on.
+//!
+//! Where the paper is silent: a reader may find more update tickets served than were given before
+//! it, because those behind it have their turns beside it. So it compares by order, not for
+//! equality. Nothing is said of leases of update locks, so there is no version as published.
+
+use std::time::Duration;
+
+use lotus_locks::systems::DslrTimes;
+use lotus_locks::word::{Head, Mode};
+use lotus_locks::{Event, LockSystem, Promises, Request, Step, Verb, View};
+
+use crate::word::UpdateTickets;
+
+/// The system. See the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct DslrU {
+    /// Time between two looks of a waiter, for each ticket ahead: ω in DSLR §4.6.
+    pub unit: Duration,
+    /// Unit and bound of the time until a ticket that was taken back is asked for again.
+    pub again: (Duration, Duration),
+}
+
+impl DslrU {
+    /// Largest number of tickets that all requests for one lock may have outstanding together.
+    pub const CAPACITY: u32 = UpdateTickets::LIMIT;
+
+    /// The system with these times, and R = 10 µs (appendix A.3). It has no leases.
+    pub const fn new(times: DslrTimes) -> Self {
+        Self { unit: times.poll, again: (Duration::from_micros(10), times.again_most) }
+    }
+
+    /// With the times of the paper.
+    pub const fn published() -> Self {
+        Self::new(DslrTimes::PUBLISHED)
+    }
+}
+
+/// State of a use.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UpdateUse {
+    mode: Mode,
+    count: u16,
+    at: At,
+    /// The word before the request: its ticket.
+    ticket: u64,
+    /// Whether the counters are to be set back when it releases.
+    drains: bool,
+    /// Whether the readers before it have left, as far as it has seen.
+    is_alone: bool,
+    /// Number of times that its ticket was taken back.
+    failures: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum At {
+    /// A ticket is to be asked for, or is being asked for.
+    Asking,
+    /// The ticket is being taken back.
+    TakingBack,
+    /// The counters are used up, and the ticket was taken back.
+    Away,
+    Waiting,
+    Held,
+    /// It holds an update lock and waits for the readers before it.
+    Upgrading,
+    Leaving,
+    /// The counters are being set back; the word that the swap expects.
+    Draining(u64),
+}
+
+impl UpdateUse {
+    fn ask(&mut self) -> Step {
+        self.at = At::Asking;
+        Step::Post(Verb::Add(UpdateTickets::asking(self.mode, self.count)))
+    }
+
+    /// What a request for a ticket has found.
+    fn asked(&mut self, system: &DslrU, found: u64) -> Step {
+        if UpdateTickets::is_full(found) {
+            self.at = At::TakingBack;
+            let summand = UpdateTickets::asking(self.mode, self.count);
+            return Step::Post(Verb::Add(summand.wrapping_neg()));
+        }
+        (self.ticket, self.failures) = (found, 0);
+        let given = UpdateTickets::of(found).given(self.mode);
+        self.drains = given + u32::from(self.count) >= UpdateTickets::LIMIT;
+        self.look(system, found)
+    }
+
+    /// Comes again later: after a random time, up to a bound that doubles.
+    fn go_away(&mut self, system: &DslrU, view: &mut View<'_>) -> Step {
+        self.at = At::Away;
+        self.failures += 1;
+        let (unit, most) = system.again;
+        let bound = unit.saturating_mul(1 << (self.failures - 1).min(31)).min(most);
+        Step::Pause(rand::Rng::random_range(view.rng, Duration::ZERO..=bound))
+    }
+
+    /// What a waiter sees.
+    fn look(&mut self, system: &DslrU, found: u64) -> Step {
+        let (ticket, now) = (UpdateTickets::of(self.ticket), UpdateTickets::of(found));
+        if !now.serves(ticket, self.mode) {
+            self.at = At::Waiting;
+            return Step::Pause(system.unit * now.ahead(ticket));
+        }
+        (self.at, self.is_alone) = (At::Held, now.has_no_readers_before(ticket));
+        Step::Held
+    }
+
+    /// What an upgrade sees.
+    fn look_for_readers(&mut self, system: &DslrU, found: u64) -> Step {
+        let (ticket, now) = (UpdateTickets::of(self.ticket), UpdateTickets::of(found));
+        if !now.has_no_readers_before(ticket) {
+            return Step::Pause(system.unit * now.readers_ahead(ticket));
+        }
+        (self.at, self.is_alone) = (At::Held, true);
+        Step::Upgraded
+    }
+
+    fn upgrade(&mut self) -> Step {
+        if self.is_alone {
+            return Step::Upgraded;
+        }
+        self.at = At::Upgrading;
+        Step::Post(Verb::Read)
+    }
+
+    fn paused(&mut self) -> Step {
+        match self.at {
+            At::Away => self.ask(),
+            At::Draining(_) => self.drain(),
+            _ => Step::Post(Verb::Read),
+        }
+    }
+
+    fn leave(&mut self) -> Step {
+        self.at = At::Leaving;
+        Step::Post(Verb::Add(UpdateTickets::leaving(self.mode, self.count)))
+    }
+
+    /// Sets the counters back as soon as all tickets up to its own are served.
+    fn drain(&mut self) -> Step {
+        let served = UpdateTickets::of(self.ticket).after(self.mode, self.count);
+        let expected = served.with(self.ticket);
+        self.at = At::Draining(expected);
+        let new = UpdateTickets::default().with(self.ticket);
+        Step::Post(Verb::Swap { expected, new })
+    }
+
+    /// A verb has found this.
+    fn found(&mut self, system: &DslrU, found: u64, view: &mut View<'_>) -> Step {
+        if UpdateTickets::HEAD.is_resetting(found) {
+            return match self.at {
+                At::Leaving | At::Draining(_) => Step::Gone(Ok(())),
+                _ => Step::Barred,
+            };
+        }
+        match self.at {
+            At::Asking => self.asked(system, found),
+            At::TakingBack => self.go_away(system, view),
+            At::Waiting => self.look(system, found),
+            At::Upgrading => self.look_for_readers(system, found),
+            At::Leaving if self.drains => self.drain(),
+            At::Leaving => Step::Gone(Ok(())),
+            At::Draining(expected) if found == expected => Step::Gone(Ok(())),
+            At::Draining(_) => Step::Pause(system.again.0),
+            At::Away | At::Held => unreachable!("no verb is under way: {self:?}"),
+        }
+    }
+}
+
+impl LockSystem for DslrU {
+    type Use = UpdateUse;
+
+    fn name(&self) -> &'static str {
+        "dslr-u"
+    }
+
+    fn promises(&self) -> Promises {
+        Promises { shares: true, in_order: true, survives_losses: true, upgrades: true }
+    }
+
+    fn can_leave(&self, of: &UpdateUse) -> bool {
+        matches!(of.at, At::Asking | At::Away)
+    }
+
+    fn head(&self) -> Option<Head> {
+        Some(UpdateTickets::HEAD)
+    }
+
+    fn is_free(&self, head: u64) -> bool {
+        UpdateTickets::of(head).is_free() && !UpdateTickets::HEAD.is_resetting(head)
+    }
+
+    fn may_have_writer(&self, head: u64) -> bool {
+        let UpdateTickets { n_x, n_u, max_x, max_u, .. } = UpdateTickets::of(head);
+        n_x != max_x || n_u != max_u
+    }
+
+    fn start(&self, request: Request) -> UpdateUse {
+        UpdateUse {
+            mode: request.mode,
+            count: request.terms,
+            at: At::Asking,
+            ticket: 0,
+            drains: false,
+            is_alone: false,
+            failures: 0,
+        }
+    }
+
+    fn step(&self, of: &mut UpdateUse, event: Event, view: &mut View<'_>) -> Step {
+        match (event, of.at) {
+            (Event::Found(found), _) => of.found(self, found, view),
+            (Event::Begin, _) => of.ask(),
+            (Event::Paused, _) => of.paused(),
+            (Event::Upgrade, At::Held | At::Upgrading) => of.upgrade(),
+            (Event::Leave, At::Held | At::Upgrading) => of.leave(),
+            // Not posted yet, or taken back.
+            (Event::Leave, At::Asking | At::Away) => Step::Gone(Ok(())),
+            // A READ changes nothing, so there is nothing to doubt.
+            (Event::Lost, At::Waiting | At::Upgrading) => Step::Post(Verb::Read),
+            (Event::Lost, _) => Step::Doubt,
+            (Event::Leave | Event::Upgrade | Event::Told | Event::Written, at) => {
+                unreachable!("{event:?} at {at:?}")
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Where locks are kept: the nodes of a trial, and the cores that keep its locks.
+
+use std::any::Any;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
+use lotus_fabric::rpc::Rpc;
+use lotus_fabric::transport::Fabric;
+use lotus_locks::{Member, Roster};
+
+use super::KeptTrial;
+use super::faults::Fate;
+use super::load::MEMORY;
+use super::load::Plan;
+use super::locker::KeptLocker;
+use crate::locker::Split;
+use crate::redlock::rules::Times;
+use crate::redlock::{RedLockClient, RedisCore, RpcLink, SharedRedis};
+use crate::servers::{Keeps, Kept, Layout, ServerClient, ServerCore, ServiceNodes};
+use crate::switched::{Machine, MachineLanes, Places, SwitchOptions, SwitchedLocker};
+
+/// Lane of the membership, which recovers.
+pub(super) const MEMBERSHIP: Endpoint = Endpoint { node: MEMORY, lane: LaneId(0) };
+/// Node of the switch, or of the first rack's.
+pub(super) const SWITCH: NodeId = NodeId(1);
+/// Node of the server, or of the Redis.
+pub(super) const SERVER: NodeId = NodeId(2);
+/// Node of the first machine.
+pub(super) const FIRST: u16 = 3;
+/// Lanes of a machine in one of its lives: first the agent's two, then those of clients.
+pub(super) const LANES_A_LIFE: u16 = 16;
+pub(super) const AGENT_LANES: u16 = 2;
+/// Lane of a machine that keeps a table of locks. Askers have names of seven bits for lanes.
+const TABLE_LANE: u16 = 120;
+/// Hot locks, and their slots in a switch: fewer than clients.
+const HOT: [(u64, u32); 2] = [(0, 3), (2, 4)];
+
+/// Node of a machine.
+pub(super) const fn node_of(machine: u16) -> NodeId {
+    NodeId(FIRST + machine)
+}
+
+/// Node of a rack's switch: that of others than the first is behind the machines.
+pub(super) const fn switch_of(plan: &Plan, rack: u16) -> NodeId {
+    match rack {
+        0 => SWITCH,
+        _ => NodeId(FIRST + plan.machines + rack - 1),
+    }
+}
+
+/// Nodes of all switches.
+pub(super) fn switches(plan: &Plan) -> impl Iterator<Item = NodeId> {
+    (0..plan.racks).map(|rack| switch_of(plan, rack))
+}
+
+/// Number of nodes.
+pub(super) const fn nodes(plan: &Plan) -> u16 {
+    FIRST + plan.machines + plan.racks - 1
+}
+
+/// A core that keeps locks, to be opened on its node.
+pub(super) type OpenCore =
+    Box<dyn FnOnce(&mut Executor, &dyn Fabric, Roster) -> Box<dyn Any> + Send>;
+
+/// What keeps the locks of a trial. Clones share tables and pools.
+#[derive(Clone)]
+pub(super) struct Keeper {
+    kept: Kept,
+    /// For locks of a switch: its place, and those of the machines by number.
+    pub(super) places: Option<Places>,
+    /// The pools of the machines, by number.
+    pub(super) pools: Vec<Arc<Machine>>,
+    layout: Option<Layout>,
+    redis: SharedRedis,
+    times: Times,
+    /// Number of locks.
+    locks: u64,
+    /// Locks from this number on are not the switch's.
+    below: u64,
+}
+
+impl Keeper {
+    /// The keeper of a trial, with numbers for the machines that return.
+    pub(super) fn new(trial: &KeptTrial, fate: &Fate, options: SwitchOptions) -> Self {
+        let machines = trial.plan.machines;
+        let below = match trial.kept {
+            Kept::FissParLock => trial.plan.locks.div_ceil(2),
+            _ => trial.plan.locks,
+        };
+        let lives = (0..machines).map(|machine| (machine, 0));
+        let lives = lives.chain(fate.returns.iter().map(|machine| (*machine, 1)));
+        let lanes = |(machine, life)| {
+            let (node, first) = (node_of(machine), life * LANES_A_LIFE);
+            MachineLanes {
+                agent: Endpoint { node, lane: LaneId(first) },
+                clients: LaneId(first + AGENT_LANES),
+                cores: (LANES_A_LIFE - AGENT_LANES) as u8,
+            }
+        };
+        let switch = |node| Endpoint { node, lane: LaneId(0) };
+        let places = trial.kept.is_switched().then(|| {
+            let switches = switches(&trial.plan).map(switch).collect();
+            let places = Places::new(switches, lives.map(lanes).collect(), below);
+            places.expect("there is room for them").with_coordinator(MEMBERSHIP)
+        });
+        let pools = places.iter().flat_map(|places| {
+            let numbers = 0..places.machines() as u8;
+            numbers.map(move |number| Arc::new(Machine::new(number, places, options)))
+        });
+        let pools = pools.collect();
+        let (redis, times, locks) = (SharedRedis::default(), trial.times, trial.plan.locks);
+        let mut keeper =
+            Self { kept: trial.kept, places, pools, layout: None, redis, times, locks, below };
+        keeper.clear(machines);
+        keeper
+    }
+
+    /// Begins with free locks at all servers.
+    pub(super) fn clear(&mut self, machines: u16) {
+        let tables = match self.kept {
+            Kept::FissLock | Kept::FissLockLocal | Kept::RedLock => None,
+            Kept::FissParLock => Some(Kept::ParLock),
+            kept => Some(kept),
+        };
+        let clients = (0..machines).map(node_of).collect();
+        let (server, switch) = (SERVER, SWITCH);
+        let locks = self.locks;
+        let nodes = ServiceNodes { clients, lanes: TABLE_LANE, server, switch, locks };
+        self.layout = tables.map(|kept| Layout::new(kept, &nodes, HOT.to_vec()));
+        self.redis = SharedRedis::default();
+    }
+
+    /// The cores that keep locks, each with its place; the switch of FissLock is none of them.
+    pub(super) fn cores(&self) -> Vec<(Endpoint, OpenCore)> {
+        if self.kept == Kept::RedLock {
+            let (at, redis) = (self.redis_at(), self.redis.clone());
+            let open: OpenCore = Box::new(move |executor, fabric, _| {
+                let core = RedisCore::open(executor, fabric, at, redis, None);
+                Box::new(core.expect("the lane is free"))
+            });
+            return vec![(at, open)];
+        }
+        let open = |(at, keeps): (Endpoint, Keeps)| -> (Endpoint, OpenCore) {
+            let open: OpenCore = Box::new(move |executor, fabric, roster| {
+                let core = ServerCore::open(executor, fabric, at, keeps, Rc::new(roster), None);
+                Box::new(core.expect("the lane is free"))
+            });
+            (at, open)
+        };
+        self.layout.iter().flat_map(Layout::cores).map(open).collect()
+    }
+
+    const fn redis_at(&self) -> Endpoint {
+        Endpoint { node: SERVER, lane: LaneId(0) }
+    }
+
+    /// Number of locks that are held or waited for, at cores of nodes that are not lost.
+    pub(super) fn used(&self, is_lost: impl Fn(NodeId) -> bool) -> usize {
+        if self.kept == Kept::RedLock {
+            return if is_lost(SERVER) { 0 } else { self.redis.used() };
+        }
+        let cores = self.layout.iter().flat_map(Layout::cores);
+        cores.filter(|(at, _)| !is_lost(at.node)).map(|(_, keeps)| keeps.used()).sum()
+    }
+
+    /// Locks, of so many, that are lost with a node.
+    pub(super) fn lost_with(&self, node: NodeId, locks: u64) -> Vec<u64> {
+        let is_in_front = node == SWITCH && self.kept == Kept::NetLock;
+        if is_in_front || node == SERVER && self.kept.has_server() {
+            return (0..locks).collect();
+        }
+        let Some(layout) = &self.layout else { return Vec::new() };
+        let placement = layout.servers(node).placement;
+        let first = if self.kept == Kept::FissParLock { self.below } else { 0 };
+        (first..locks).filter(|lock| placement.core_of(*lock).node == node).collect()
+    }
+
+    /// The use of the locks by the lane of `rpc`, of a machine by its number.
+    pub(super) fn locker(
+        &self,
+        rpc: &Rpc,
+        member: Member,
+        number: u8,
+        roster: &Roster,
+    ) -> KeptLocker {
+        let executor = rpc.lane().executor().clone();
+        let switched = || {
+            let pool = Arc::clone(&self.pools[usize::from(number)]);
+            let places = self.places.as_ref().expect("a switch has places");
+            SwitchedLocker::open(pool, places, rpc, None)
+        };
+        let served = |layout: &Layout| {
+            let servers = layout.servers(member.node);
+            ServerClient::new(rpc.clone(), member, Rc::new(roster.clone()), servers)
+        };
+        match (&self.layout, self.kept.is_switched()) {
+            (None, true) => KeptLocker::Switched(switched()),
+            (Some(layout), true) => {
+                KeptLocker::Both(Split::new(switched(), served(layout), self.below))
+            }
+            (Some(layout), false) => KeptLocker::Served(served(layout)),
+            (None, false) => {
+                let lane = rpc.lane().at().lane.0;
+                let stream = u64::from(member.node.0) << 32 | u64::from(lane) | 1 << 48;
+                let rng = executor.env().rng(stream);
+                let name = (member.life, lane);
+                let servers = [self.redis_at()];
+                KeptLocker::Redis(RedLockClient::new(executor, name, self.times, rng, |replies| {
+                    RpcLink::open(rpc, servers, replies)
+                }))
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A lane's use of the locks of a keeper, whichever it is.
+
+use lotus_locks::word::Mode;
+use lotus_locks::{Counts, NotHeld, Wait};
+
+use crate::locker::{Locker, Split, SplitHeld};
+use crate::redlock::{RedLockClient, RedLockHeld};
+use crate::servers::{ServerClient, ServerHeld};
+use crate::switched::{SwitchedHold, SwitchedLocker};
+
+/// The locks of a switch, of servers, of both, or of a Redis.
+#[derive(Clone)]
+pub(super) enum KeptLocker {
+    Switched(SwitchedLocker),
+    Served(ServerClient),
+    Both(Split<SwitchedLocker, ServerClient>),
+    Redis(RedLockClient),
+}
+
+/// A lock that is held. Dropped, it is released.
+pub(super) enum KeptHeld {
+    Switched(SwitchedHold),
+    Served(ServerHeld),
+    Both(SplitHeld<SwitchedHold, ServerHeld>),
+    Redis(RedLockHeld),
+}
+
+impl Locker for KeptLocker {
+    type Held = KeptHeld;
+
+    async fn acquire(&self, lock: u64, mode: Mode, wait: Wait) -> Result<KeptHeld, NotHeld> {
+        match self {
+            Self::Switched(locker) => {
+                locker.acquire(lock, mode, wait).await.map(KeptHeld::Switched)
+            }
+            Self::Served(locker) => locker.acquire(lock, mode, wait).await.map(KeptHeld::Served),
+            Self::Both(locker) => locker.acquire(lock, mode, wait).await.map(KeptHeld::Both),
+            Self::Redis(locker) => locker.acquire(lock, mode, wait).await.map(KeptHeld::Redis),
+        }
+    }
+
+    /// # Panics
+    /// If the lock is of another locker.
+    async fn release(&self, held: KeptHeld) -> Result<(), NotHeld> {
+        match (self, held) {
+            (Self::Switched(locker), KeptHeld::Switched(held)) => locker.release(held).await,
+            (Self::Served(locker), KeptHeld::Served(held)) => locker.release(held).await,
+            (Self::Both(locker), KeptHeld::Both(held)) => locker.release(held).await,
+            (Self::Redis(locker), KeptHeld::Redis(held)) => locker.release(held).await,
+            _ => panic!("the lock is of another locker"),
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        match self {
+            Self::Switched(locker) => locker.counts(),
+            Self::Served(locker) => locker.counts(),
+            Self::Both(locker) => locker.counts(),
+            Self::Redis(locker) => locker.counts(),
+        }
+    }
+
+    async fn quiet(&self) {
+        match self {
+            Self::Switched(locker) => locker.quiet().await,
+            Self::Served(locker) => locker.quiet().await,
+            Self::Both(locker) => locker.quiet().await,
+            Self::Redis(locker) => locker.quiet().await,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Losses of the memory node's memory, as the lanes of a trial take part in them: each abandons the
+//! memory node, and resumes when its memory is there again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lotus_fabric::exec::Handle;
+use lotus_fabric::ids::NodeId;
+use lotus_locks::word::Claimant;
+use lotus_locks::{Client, LockSystem, NotHeld};
+
+/// Time between two looks of a lane.
+const LOOK: Duration = Duration::from_micros(20);
+
+/// What all lanes know of losses.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    state: Mutex<LossState>,
+}
+
+#[derive(Debug, Default)]
+struct LossState {
+    /// Number of losses that were noticed, and of those that are over.
+    begun: u32,
+    ended: u32,
+    /// Lives of the nodes whose lanes have abandoned the memory node since; each life once a lane.
+    abandoned: Vec<Claimant>,
+}
+
+impl Losses {
+    fn state(&self) -> MutexGuard<'_, LossState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the memory is lost.
+    pub(super) fn begin(&self) {
+        let state = &mut *self.state();
+        state.begun += 1;
+        state.abandoned.clear();
+    }
+
+    /// Notes that the memory is there again, zeroed.
+    pub(super) fn end(&self) {
+        let state = &mut *self.state();
+        state.ended = state.begun;
+    }
+
+    /// Number of losses that are over.
+    pub(super) fn ended(&self) -> u32 {
+        self.state().ended
+    }
+
+    /// Whether the memory is lost, as far as anybody has noticed.
+    pub(super) fn is_on(&self) -> bool {
+        let state = self.state();
+        state.begun != state.ended
+    }
+
+    /// Number of lanes of a node in this life that have abandoned the memory node.
+    pub(super) fn abandoned_by(&self, life: Claimant) -> usize {
+        self.state().abandoned.iter().filter(|other| **other == life).count()
+    }
+
+    /// Takes part in losses, on one lane.
+    pub(super) async fn follow<S: LockSystem>(
+        &self,
+        client: Client<S>,
+        executor: Handle,
+        life: Claimant,
+        memory: NodeId,
+    ) {
+        loop {
+            executor.sleep(LOOK).await;
+            if !self.is_on() {
+                continue;
+            }
+            let loss = self.state().begun;
+            if client.abandon(memory).await == Err(NotHeld::Expelled) {
+                return;
+            }
+            self.state().abandoned.push(life);
+            while self.state().ended < loss {
+                executor.sleep(LOOK).await;
+            }
+            client.resume(memory, loss);
+        }
+    }
+}

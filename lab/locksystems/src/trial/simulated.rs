@@ -1,0 +1,391 @@
+//! Trials on virtual time, with faults drawn from the seed.
+
+use std::time::Duration;
+
+use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_fabric::machines::Machines;
+use lotus_fabric::sim::{
+    Config, Fault, Limits, MAX_CLOCK_PPM, MemoryFate, Profile, Rates, Scheduled, SimMachines, Stop,
+    When, World,
+};
+use lotus_fabric::transport::FabricError;
+use lotus_locks::LockSystem;
+use lotus_sabotage::{Rule, broken};
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::{Judgement, Make, Settings, Trial, TrialError};
+
+/// Time after which a node is fenced again, if the memory node did not answer.
+const AGAIN: Duration = Duration::from_micros(50);
+/// Stream of the world's randomness from which faults are drawn.
+const STREAM: u64 = u64::MAX;
+
+/// Faults of a trial.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Faults {
+    /// Rates of random faults of messages and verbs.
+    pub rates: Rates,
+    /// Number of compute nodes that crash.
+    pub crashes: u32,
+    /// Number of pauses of compute nodes.
+    pub pauses: u32,
+    /// The longest of them.
+    pub pause: Duration,
+    /// Number of compute nodes that are cut off for a while, and expelled meanwhile.
+    pub partitions: u32,
+    /// Number of times that nothing reaches the memory node, which keeps its memory.
+    pub outages: u32,
+    /// Number of times that the memory node crashes, and returns with zeroed memory when all
+    /// members have abandoned it.
+    pub losses: u32,
+    /// Time within which those begin.
+    pub span: Duration,
+    /// The longest time until a node that stands still is expelled.
+    pub detection: Duration,
+    /// Share of paused nodes that are expelled meanwhile.
+    pub expelled: f64,
+    /// Whether a node is fenced when it is expelled.
+    pub fences: bool,
+    /// Whether nodes that crashed come back, in another life.
+    pub returns: bool,
+    /// Bound of the rates at which clocks gain or lose time, in parts per million.
+    pub drift_ppm: i32,
+    /// A node that is struck at a step of its own, beside those that are struck at random times.
+    pub struck: Option<Struck>,
+}
+
+/// A compute node that is struck when it has come so far: between any two of its verbs, if a trial
+/// is made for each count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Struck {
+    /// The node.
+    pub node: NodeId,
+    /// Number of its verbs, or else of its messages, that come before.
+    pub after: StruckAfter,
+    /// Time for which it stands still, and is expelled meanwhile; it dies if there is none.
+    pub pause: Option<Duration>,
+}
+
+/// What a node does before it is struck; from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StruckAfter {
+    /// Verbs that take effect.
+    Verbs(u64),
+    /// Messages that are sent.
+    Messages(u64),
+}
+
+impl Struck {
+    fn scheduled(self) -> Scheduled {
+        let Self { node, after, pause } = self;
+        let when = match after {
+            StruckAfter::Verbs(count) => When::AfterVerbs { node, count },
+            StruckAfter::Messages(count) => When::AfterMessages { node, count },
+        };
+        let fault = match pause {
+            Some(lasting) => Fault::Pause { node, lasting },
+            None => Fault::Crash { node, memory: MemoryFate::Lost },
+        };
+        Scheduled { when, fault }
+    }
+}
+
+/// These rates, with a fifth of all messages lost, and others that come twice, late, or in another
+/// order.
+pub(super) fn lossy(rates: Rates) -> Rates {
+    Rates {
+        message_loss: 0.2,
+        message_duplication: 0.1,
+        message_delay: 0.2,
+        message_delay_max: Duration::from_micros(100),
+        ..rates
+    }
+}
+
+impl Faults {
+    /// None.
+    pub fn none() -> Self {
+        Self {
+            rates: Rates::default(),
+            crashes: 0,
+            pauses: 0,
+            pause: Duration::from_millis(2),
+            partitions: 0,
+            outages: 0,
+            losses: 0,
+            span: Duration::from_micros(500),
+            detection: Duration::from_millis(1),
+            expelled: 0.5,
+            fences: true,
+            returns: false,
+            drift_ppm: 0,
+            struck: None,
+        }
+    }
+
+    /// A fifth of all messages is lost, others come twice, late, or in another order.
+    pub fn lossy(self) -> Self {
+        Self { rates: lossy(self.rates), ..self }
+    }
+
+    /// Verbs are held up; some for so long that the initiator gives up on them.
+    pub fn doubtful(self) -> Self {
+        let rates =
+            Rates { verb_delay: 0.01, verb_delay_max: Duration::from_micros(300), ..self.rates };
+        Self { rates, ..self }
+    }
+}
+
+/// What happens at a time.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    Crash(NodeId),
+    Return(NodeId),
+    Pause(NodeId, Duration),
+    Isolate(NodeId),
+    Rejoin(NodeId),
+    Expel(NodeId),
+    /// The memory node crashes. All learn that after the first time, and it returns after the
+    /// second.
+    Lose(Duration, Duration),
+    Miss(Duration),
+    Regain,
+}
+
+/// Draws the faults of a trial: each node is struck once at most, and one is spared.
+fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Duration, Happening)> {
+    let clients = settings.nodes.len() - 1;
+    let mut nodes = settings.nodes[..clients].to_vec();
+    let mut happenings = Vec::new();
+    let random_span = |rng: &mut SmallRng| rng.random_range(Duration::ZERO..faults.span);
+    let kinds = [faults.crashes, faults.pauses, faults.partitions];
+    for (kind, count) in kinds.into_iter().enumerate() {
+        for _ in 0..count {
+            if nodes.len() < 2 {
+                break;
+            }
+            let node = nodes.swap_remove(rng.random_range(0..nodes.len()));
+            let at = random_span(rng);
+            let noticed = at + rng.random_range(Duration::ZERO..=faults.detection);
+            match kind {
+                0 => {
+                    happenings
+                        .extend([(at, Happening::Crash(node)), (noticed, Happening::Expel(node))]);
+                    if faults.returns {
+                        let later = random_span(rng);
+                        happenings.push((noticed + later, Happening::Return(node)));
+                    }
+                }
+                1 => {
+                    let lasting = rng.random_range(Duration::ZERO..=faults.pause);
+                    happenings.push((at, Happening::Pause(node, lasting)));
+                    if rng.random_bool(faults.expelled) {
+                        happenings
+                            .push((at + lasting.mul_f64(rng.random()), Happening::Expel(node)));
+                    }
+                }
+                _ => {
+                    let healed = noticed + random_span(rng);
+                    happenings.extend([
+                        (at, Happening::Isolate(node)),
+                        (noticed, Happening::Expel(node)),
+                        (healed, Happening::Rejoin(node)),
+                    ]);
+                }
+            }
+        }
+    }
+    for _ in 0..faults.outages {
+        let (at, lasting) = (random_span(rng), random_span(rng));
+        let memory = settings.memory;
+        happenings
+            .extend([(at, Happening::Isolate(memory)), (at + lasting, Happening::Rejoin(memory))]);
+    }
+    for _ in 0..faults.losses {
+        let missed = rng.random_range(Duration::ZERO..=faults.detection);
+        happenings.push((random_span(rng), Happening::Lose(missed, random_span(rng))));
+    }
+    happenings.sort_by_key(|(at, _)| *at);
+    happenings
+}
+
+/// Runs a trial in a world of its own.
+///
+/// # Errors
+/// [`TrialError`].
+pub fn simulate<S: LockSystem>(
+    seed: u64,
+    profile: Profile,
+    settings: &Settings,
+    faults: &Faults,
+    make: &Make<S>,
+) -> Result<Judgement, TrialError> {
+    let highest = settings.nodes.iter().chain([&settings.memory]).map(|node| node.0).max();
+    let config = Config {
+        rates: faults.rates.clone(),
+        limits: Limits { time: settings.limit, ..Limits::default() },
+        // Some verbs that are held up are given up on, and land all the same.
+        verb_timeout: Duration::from_micros(150),
+        schedule: faults.struck.into_iter().map(Struck::scheduled).collect(),
+        ..Config::new(seed, highest.unwrap_or(0) + 1, profile)
+    };
+    let world = World::new(config).unwrap_or_else(|error| panic!("a world: {error}"));
+    let machines = SimMachines::new(world);
+    let mut rng = machines.outside().rng(STREAM);
+    for node in &settings.nodes {
+        let ppm = rng.random_range(-faults.drift_ppm..=faults.drift_ppm);
+        if ppm.abs() <= MAX_CLOCK_PPM && ppm != 0 {
+            inject(&machines, Fault::ClockRate { node: *node, ppm });
+        }
+    }
+    let trial = Trial::start(&machines, settings.clone(), make.clone())?;
+    let mut struck = Strikes { machines, trial, make, fences: faults.fences, fenced: Vec::new() };
+    if let Some(step) = faults.struck {
+        struck.wait_for(step, faults)?;
+    }
+    let mut happenings = draw(faults, settings, &mut rng);
+    while !happenings.is_empty() {
+        let (at, happening) = happenings.remove(0);
+        let now = struck.machines.world().now();
+        if struck.machines.run_for(at.saturating_sub(now)).is_none() {
+            struck.trial.gives_up(format!("{happening:?} cannot happen"));
+            break;
+        }
+        if let Some((after, next)) = struck.strike(happening)? {
+            happenings.push((at + after, next));
+            happenings.sort_by_key(|(at, _)| *at);
+        }
+    }
+    let Strikes { machines, trial, .. } = struck;
+    trial.finish::<S>(&machines)
+}
+
+fn inject(machines: &SimMachines, fault: Fault) {
+    machines.world().inject(fault).unwrap_or_else(|error| panic!("a fault: {error}"));
+}
+
+/// A trial, and what has happened to it.
+struct Strikes<'a, S: LockSystem> {
+    machines: SimMachines,
+    trial: Trial<SimMachines>,
+    make: &'a Make<S>,
+    /// See [`Faults::fences`].
+    fences: bool,
+    /// Nodes that were expelled, with the epochs below which the memory node refuses them.
+    fenced: Vec<(NodeId, Epoch)>,
+}
+
+impl<S: LockSystem> Strikes<'_, S> {
+    /// Lets the trial go on until a node was struck, or has had the time to be; then it is
+    /// expelled.
+    fn wait_for(&mut self, struck: Struck, faults: &Faults) -> Result<(), TrialError> {
+        let has_crashed = matches!(self.machines.run_for(faults.span), Some(Stop::Crashed(_)));
+        inject(&self.machines, Fault::Disarm);
+        if has_crashed {
+            self.trial.is_out(struck.node);
+            self.machines.run_for(faults.detection);
+        }
+        if has_crashed || struck.pause.is_some() {
+            while !self.expel(struck.node)? {
+                self.machines.run_for(AGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    fn crash(&self, node: NodeId) {
+        let crashed = self.machines.world().crash(node, MemoryFate::Lost);
+        crashed.unwrap_or_else(|error| panic!("a crash: {error}"));
+    }
+
+    fn restart(&self, node: NodeId) {
+        let returned = self.machines.world().restart(node);
+        returned.unwrap_or_else(|error| panic!("a return: {error}"));
+    }
+
+    fn is_up(&self, node: NodeId) -> bool {
+        self.machines.world().restarts(node).is_some()
+    }
+
+    /// Returns what is to happen later, and when: that which follows, or the same once more.
+    fn strike(&mut self, now: Happening) -> Result<Option<(Duration, Happening)>, TrialError> {
+        let memory = self.trial.memory();
+        let has_happened = match now {
+            Happening::Crash(node) => {
+                self.crash(node);
+                self.trial.is_out(node);
+                true
+            }
+            Happening::Return(node) => {
+                self.restart(node);
+                self.trial.start_node(&self.machines, node, self.make)?;
+                true
+            }
+            Happening::Pause(node, lasting) => self.inject(Fault::Pause { node, lasting }),
+            Happening::Isolate(node) => self.inject(Fault::Isolate { node }),
+            Happening::Rejoin(node) => self.inject(Fault::Rejoin { node }),
+            Happening::Expel(node) => self.expel(node)?,
+            // One loss after the other.
+            Happening::Lose(..) if self.trial.is_memory_lost() || !self.is_up(memory) => false,
+            Happening::Lose(missed, regained) => {
+                self.crash(memory);
+                return Ok(Some((missed, Happening::Miss(regained))));
+            }
+            Happening::Miss(regained) => {
+                self.trial.lose_memory();
+                return Ok(Some((regained, Happening::Regain)));
+            }
+            Happening::Regain => self.regain()?,
+        };
+        Ok((!has_happened).then_some((AGAIN, now)))
+    }
+
+    fn inject(&self, fault: Fault) -> bool {
+        inject(&self.machines, fault);
+        true
+    }
+
+    fn expel(&mut self, node: NodeId) -> Result<bool, TrialError> {
+        let (memory, epoch) = (self.trial.memory(), self.trial.next_epoch());
+        if self.fences && !broken(Rule::LostHoldersAreFenced) {
+            // A memory node that is down fences when it returns.
+            if self.is_up(memory) && !self.fence(node, epoch)? {
+                return Ok(false);
+            }
+            self.fenced.push((node, epoch));
+        }
+        self.trial.expel(node);
+        Ok(true)
+    }
+
+    /// Has the memory node refuse a node. Returns whether that was possible.
+    fn fence(&self, node: NodeId, epoch: Epoch) -> Result<bool, TrialError> {
+        is_reached(self.machines.fabric().fence(self.trial.memory(), node, epoch))
+    }
+
+    /// Lets the memory node return, if all members have abandoned it.
+    fn regain(&self) -> Result<bool, TrialError> {
+        if !self.trial.use_memory_still().is_empty() {
+            return Ok(false);
+        }
+        if !self.is_up(self.trial.memory()) {
+            self.restart(self.trial.memory());
+        }
+        // It has forgotten whom it refuses.
+        for (node, epoch) in &self.fenced {
+            if !self.fence(*node, *epoch)? {
+                return Ok(false);
+            }
+        }
+        is_reached(self.trial.regain_memory(&self.machines))
+    }
+}
+
+/// Whether the memory node has answered.
+fn is_reached(answer: Result<(), FabricError>) -> Result<bool, TrialError> {
+    match answer {
+        Err(FabricError::Unreachable { .. }) => Ok(false),
+        answer => Ok(answer.map(|()| true)?),
+    }
+}
