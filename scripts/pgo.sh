@@ -3,7 +3,7 @@
 # transactions execute, instead of guessing it. docs/operations.md says what that gains.
 #
 # In three steps: a build that counts, short runs of the workloads, a build that uses the counts.
-# The result is target/pgo/release/lotus; the usual release build stays as it is.
+# The result is target/pgo/production/lotus; the usual release build stays as it is.
 #
 # usage: scripts/pgo.sh [ARGUMENT OF cargo build ...]      such as --features rdma
 #
@@ -33,7 +33,7 @@ build() {
     local folder=$1 flags=$2
     shift 2
     RUSTFLAGS="${RUSTFLAGS:-} $flags" CARGO_TARGET_DIR=$folder \
-        cargo build --release --bin lotus "$@"
+        cargo build --profile production --bin lotus "$@"
 }
 
 merge=$(profdata)
@@ -47,9 +47,9 @@ for run in \
     for nodes in 1 2; do
         # The workload and its arguments are words of their own.
         # shellcheck disable=SC2086
-        "$target/counting/release/lotus" bench $run --cns "$nodes" --secs 3 >/dev/null
+        "$target/counting/production/lotus" bench $run --cns "$nodes" --secs 3 >/dev/null
     done
 done
 "$merge" merge -o "$profiles/merged" "$profiles"
 build "$target" "-Cprofile-use=$profiles/merged" "$@"
-echo "$target/release/lotus"
+echo "$target/production/lotus"
