@@ -1,5 +1,5 @@
-//! Eight threads move money between accounts while one adds up all of them, always to the same
-//! total.
+//! Eight threads move money between accounts while another thread adds up all balances, always to
+//! the same total.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -45,7 +45,7 @@ fn work(cluster: &Cluster, accounts: TableId, teller: u64) -> Result<(), TxnErro
     Ok(())
 }
 
-/// Returns the sum of all accounts, at one moment.
+/// Returns the sum of all accounts at a single moment.
 fn total(cluster: &Cluster, accounts: TableId) -> Result<i64, TxnError> {
     let add_up = async move |txn: &mut Transaction| {
         let all: Result<Vec<_>, _> = (0..ACCOUNTS).map(|row| txn.add_ro(accounts, row)).collect();

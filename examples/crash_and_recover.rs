@@ -1,5 +1,5 @@
-//! A compute node dies while eight threads move money between accounts. The others settle its
-//! transactions, inherit its locks, and go on; no money comes or goes.
+//! A compute node dies while eight threads move money between accounts. The other nodes settle its
+//! transactions, inherit its locks, and go on; no money is lost or gained.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -8,8 +8,8 @@ use std::time::Duration;
 use lotus::{Cluster, Isolation, Item, TableId, TableSpec, Transaction, TxnError};
 
 const ACCOUNTS: u64 = 1_000;
-/// Time for which a node may be silent. Its threads share cores with all others here, so it is
-/// long.
+/// Time for which a node may be silent. Long, as its threads share cores with the threads of all
+/// other nodes here.
 const LEASE: Duration = Duration::from_millis(500);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,14 +38,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Runs one teller's day: a thousand transfers. Returns the number of those with an unknown
+/// Runs one teller's day: a thousand transfers. Returns the number of transfers with an unknown
 /// outcome.
 fn work(cluster: &Cluster, accounts: TableId, teller: u64) -> Result<u64, TxnError> {
     let mut unclear = 0;
     for number in 0..1_000 {
         let (from, to) = ((teller * 7919 + number * 31) % ACCOUNTS, (number * 17 + 1) % ACCOUNTS);
         match transfer(cluster, accounts, from, to) {
-            // The node died before or after the commit. Never repeat that blindly.
+            // The node died before or after the commit. Never repeat the transfer blindly.
             Err(TxnError::Unknown(_) | TxnError::Fenced) => unclear += 1,
             outcome => outcome?,
         }

@@ -1,6 +1,5 @@
-//! Memory is filled until it is full, half of the rows are deleted, and it is filled again, by
-//! other coordinators and another compute node than those that deleted. Updates succeed all the
-//! while.
+//! Fills memory with rows, deletes half of the rows, and fills memory again; a coordinator on a
+//! different compute node makes the deletions. Updates succeed all the while.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -10,11 +9,11 @@ use std::time::Duration;
 use lotus::{Cluster, Isolation, Seat, Session, TableId, TableSpec, TxnError};
 
 const RECORD_BYTES: usize = 4096;
-/// Refused inserts in a row after which every one of the three groups of replicas is full: a row
-/// falls to each with the same chance.
+/// Refused inserts in a row after which each of the three groups of replicas is full: a row falls
+/// to each group with the same chance.
 const REFUSALS: usize = 60;
-/// Repetitions of an insert that finds no memory: rows are purged a moment after they were deleted,
-/// once no snapshot can need them. Half a minute, for machines that have other things to do.
+/// Repetitions of an insert that finds no memory: deleted rows are purged a moment later, once no
+/// snapshot can need them. Half a minute, for busy machines.
 const TRIES: u32 = 6_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     cluster.submit(deleter, work).wait()?;
     println!("{deleted} rows deleted and {kept} updated by {deleter:?}");
 
-    // Some slots are reserved for updates; and a group may get more of the new rows than of the old.
+    // Some slots are reserved for updates; and a group may get more new rows than it lost.
     let again = deleted * 4 / 5;
     refill(&cluster, writer, documents, next..next + again as u64)?;
     println!("{again} rows inserted in their place by {writer:?}");
@@ -57,7 +56,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Inserts rows until [`REFUSALS`] in a row have found no memory. Returns those that have.
+/// Inserts rows until [`REFUSALS`] inserts in a row have found no memory. Returns the inserted
+/// rows.
 fn fill(cluster: &Cluster, seat: Seat, table: TableId) -> Result<Vec<u64>, TxnError> {
     let work = move |mut session: Session| async move {
         let (mut inserted, mut refused) = (Vec::new(), 0);
@@ -103,7 +103,7 @@ enum Change {
     Delete,
 }
 
-/// Changes one row, and retries as long as that may help.
+/// Changes one row, and retries as long as a retry may help.
 async fn change(
     session: &mut Session,
     table: TableId,

@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let greetings =
         cluster.create_table(TableSpec::new("greetings").record_bytes(32).capacity(1_000))?;
 
-    // A body that returns `Ok` commits, one that returns an error has changed nothing.
+    // A body that returns `Ok` commits; a body that returns an error changes nothing.
     let written = cluster
         .run(Isolation::Serializable, async move |txn: &mut Transaction| {
             txn.insert(greetings, 42, b"hello, disaggregated world")?;

@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("customer {customer} cancelled order {order}");
         }
     }
-    // A reported commit is certain, and a little later a scan finds it as well.
+    // A reported commit is certain; a little later a scan finds it as well.
     cluster.settle()?;
     check(&cluster, tables)?;
     cluster.stop()?;
@@ -89,7 +89,7 @@ async fn open(txn: &mut Transaction, tables: Tables) -> Result<(), TxnError> {
 }
 
 impl Tables {
-    /// Takes an order if the warehouses together have enough.
+    /// Accepts an order if the warehouses together have enough pieces.
     async fn place(
         self,
         txn: &mut Transaction,
@@ -98,7 +98,7 @@ impl Tables {
         name: &str,
         pieces: u64,
     ) -> Result<(), Abort<SoldOut>> {
-        // First the rows with known keys, then the rows that they lead to.
+        // First the rows with known keys, then the rows found through them.
         let by_name = txn.add_ro(self.product_by_name, name_key(name))?;
         let by_customer = txn.add_rw(self.orders_by_customer, customer)?;
         txn.execute().await?;
@@ -119,7 +119,7 @@ impl Tables {
             missing -= taken;
         }
         if missing > 0 {
-            // The pieces that were taken are on their shelves again.
+            // An error aborts the transaction, so the shelves keep their pieces.
             return Err(Abort::Application(SoldOut));
         }
         txn.insert(self.orders, order, &[product.to_le_bytes(), pieces.to_le_bytes()].concat())?;
@@ -127,7 +127,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Cancels the last order of a customer. Returns its number, if there was one.
+    /// Cancels a customer's last order. Returns the order's number, if there was an order.
     async fn cancel_last(
         self,
         txn: &mut Transaction,
@@ -151,7 +151,7 @@ impl Tables {
     }
 }
 
-/// Checks that every piece is on a shelf or in an order, and that every order is its customer's.
+/// Checks that every piece is on a shelf or in an order, and every order belongs to its customer.
 fn check(cluster: &Cluster, tables: Tables) -> Result<(), Box<dyn std::error::Error>> {
     let (mut shelved, mut sold, mut orders, mut linked) = (0, 0, Vec::new(), Vec::new());
     cluster.audit_scan(tables.stock, &mut |_, pieces, _| shelved += count(Some(pieces)))?;

@@ -1,5 +1,5 @@
-//! Ten thousand customers, each a straight-line function in a `may` coroutine of its own, without a
-//! thread each: `cargo run --release --features may --example may`.
+//! Ten thousand customers, each a straight-line function in its own `may` coroutine instead of a
+//! thread: `cargo run --release --features may --example may`.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -43,8 +43,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Runs one customer's day: at every shop, spends at most half of the money left. Returns the total
-/// spent.
+/// Runs one customer's day: spends at most half of the remaining money at every shop. Returns the
+/// total spent.
 fn shop(cluster: &Cluster, accounts: TableId, me: u64) -> Result<u64, TxnError> {
     let mut rng = SmallRng::seed_from_u64(me);
     let (mut spent, mut left) = (0, OPENING_BALANCE);

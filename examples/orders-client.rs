@@ -1,6 +1,6 @@
 //! A client of the order service: restocks three items, orders from several tasks at a time until
-//! they are sold out, and looks whether every order is there. The nodes are other processes
-//! (`orders-node`), and may be killed and started again meanwhile.
+//! the items are sold out, and checks that every order is there. The nodes are other processes
+//! (`orders-node`), and may be killed and restarted meanwhile.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 
 use orders::{Item, Order, Refused, Restock};
 
-/// Client address of a compute node in examples/orders.toml; the others are learned from it.
+/// Client address of a compute node in examples/orders.toml; the client learns the other addresses
+/// from the node.
 const SERVICE: &str = "127.0.0.1:7631";
 const ITEMS: u64 = 3;
 const PIECES: u64 = 100;
@@ -62,14 +63,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Orders of one buyer, until all items are sold out.
+/// Places one buyer's orders until all items are sold out.
 async fn buy(client: &Client, first: u64) -> Result<Vec<Order>, CallError> {
     let items = client.table("items");
     let mut placed = Vec::new();
     let mut sold_out = 0;
     for number in first.. {
         let order = Order { number, item: number % ITEMS, pieces: 1 + number % 4 };
-        // The id makes the call take effect once, even if a node is lost while it is under way.
+        // The id makes the call take effect once, even if a node is lost during the call.
         let mut call =
             client.call::<_, u64>("order", &order).idempotent(CallId::from(u128::from(number)));
         if let Some(items) = items {

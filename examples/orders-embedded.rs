@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     println!("{} pieces are in stock", restocked.wait()?.value.stocked);
 
-    // Four orders at a time, each retried while another is in its way.
+    // Four orders at a time; an order is retried while it conflicts with another.
     let placed: Vec<_> = (1..=4)
         .map(|number| {
             let order = Order { number, item: BOOKS, pieces: 3 };

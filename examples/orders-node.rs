@@ -1,5 +1,4 @@
-//! A node of an order service: tables and stored transactions of its own, on a cluster of
-//! processes.
+//! A node of an order service: its own tables and stored transactions, on a cluster of processes.
 //!
 //! ```text
 //! cargo build --release --bins --examples

@@ -1,4 +1,4 @@
-//! What the node and the client of the order service share: the arguments, results and refusals of
+//! Types shared by the node and the client of the order service: arguments, results and refusals of
 //! its stored transactions.
 
 use serde::{Deserialize, Serialize};
@@ -21,9 +21,9 @@ pub struct Order {
 /// An item: result of `find_item` and of `restock`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Item {
-    /// Pieces that ever came.
+    /// Pieces stocked since the beginning.
     pub stocked: u64,
-    /// Pieces that were ordered.
+    /// Pieces ordered since the beginning.
     pub ordered: u64,
 }
 

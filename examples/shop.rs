@@ -1,13 +1,12 @@
 //! The transactions of the order service. The same functions run embedded (`orders-embedded`) and
-//! as stored transactions of a cluster's nodes (`orders-node`): each borrows a transaction, and is
-//! committed if it returns `Ok`.
+//! as stored transactions of a cluster's nodes (`orders-node`): each function borrows a
+//! transaction, which commits if the function returns `Ok`.
 
 use lotus::{Abort, TableId, TableSpec, Transaction};
 
 use crate::orders::{Item, Order, Refused, Restock};
 
-/// Tables of the service: items and orders by their numbers, and the numbers of the orders of each
-/// item, in order.
+/// Tables of the service: items and orders by number, and the order numbers of each item, in order.
 pub const TABLES: [TableSpec; 3] = [
     TableSpec::new("items").record_bytes(16).capacity(10_000),
     TableSpec::new("orders").record_bytes(16).capacity(100_000),
@@ -23,12 +22,12 @@ pub struct Shop {
 }
 
 impl Shop {
-    /// Opens the tables with these numbers, which are those of [`TABLES`] in their order.
+    /// Opens the tables with these ids, in the order of [`TABLES`].
     pub const fn new([items, orders, by_item]: [TableId; 3]) -> Self {
         Self { items, orders, by_item }
     }
 
-    /// Adds pieces of an item; returns it.
+    /// Adds pieces of an item; returns the item.
     pub async fn restock(self, txn: &mut Transaction, more: Restock) -> Result<Item, Abort> {
         let row = txn.add_rw(self.items, more.item)?;
         txn.execute().await?;
@@ -38,7 +37,8 @@ impl Shop {
         Ok(item)
     }
 
-    /// Places an order, if enough pieces of its item are left; returns how many stay.
+    /// Places an order, if enough pieces of its item are left; returns the number of pieces that
+    /// stay.
     pub async fn order(self, txn: &mut Transaction, order: Order) -> Result<u64, Abort<Refused>> {
         let row = txn.add_rw(self.items, order.item)?;
         let new = txn.add_rw(self.orders, order.number)?;
@@ -94,7 +94,7 @@ impl Shop {
     }
 }
 
-/// Key of an order among those of its item. Big-endian: bytes are in the order of the numbers.
+/// Key of an order in the table of an item's orders. Big-endian: keys sort by number.
 fn by_item(item: u64, number: u64) -> [u8; 16] {
     (u128::from(item) << 64 | u128::from(number)).to_be_bytes()
 }
@@ -104,7 +104,7 @@ fn item(value: &[u8]) -> Item {
     Item { stocked, ordered }
 }
 
-/// A row of two numbers.
+/// Encodes a row of two numbers.
 fn pair(first: u64, second: u64) -> [u8; 16] {
     (u128::from(second) << 64 | u128::from(first)).to_le_bytes()
 }

@@ -1,5 +1,5 @@
 //! A compute node with stored transactions and an application that calls them, in one program. The
-//! two sides share nothing but an address: they could as well be two programs on two hosts.
+//! two sides share only an address: they could as well be two programs on two hosts.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -77,8 +77,8 @@ async fn application(address: String) -> Result<(), Box<dyn std::error::Error>> 
     let client = Client::connect(lotus_client::Config::new(address)).await?;
     let accounts = client.table("accounts").ok_or("there is no table of accounts")?;
 
-    // Sent to the node that owns the payer's lock; it takes effect once, however often it has to be
-    // sent.
+    // Sent to the node that owns the payer's lock; takes effect once, however often the client has
+    // to send it.
     let id = CallId::from(0x5EED_u128);
     let transfer = Transfer { from: 1, to: 2, amount: 30 };
     for _ in 0..2 {
@@ -88,15 +88,15 @@ async fn application(address: String) -> Result<(), Box<dyn std::error::Error>> 
     }
     println!("and what became of it: {:?}", client.outcome::<u64>(id).await?);
 
-    // A rule of the transaction itself refuses this one.
+    // A rule of the transaction itself refuses this transfer.
     let too_much = Transfer { from: 1, to: 2, amount: 1_000 };
     let refused = client.call::<_, u64>("transfer", &too_much).await;
     if let Err(CallError::Rejected(rejection)) = refused {
         println!("refused: {:?}", rejection.decode::<Overdrawn>());
     }
 
-    // Interactive transaction: one exchange for the reads and one for the commit. It commits since
-    // its body returns `Ok`, and after a conflict its body is run again.
+    // Interactive transaction: one exchange for the reads and one for the commit. The transaction
+    // commits since its body returns `Ok`; after a conflict the body is run again.
     let emptied = client.run(Kind::Serializable, async |txn: &mut lotus_client::Transaction| {
         let (one, two) = (txn.add_rw(accounts, 1), txn.add_ro(accounts, 2));
         txn.execute().await?;

@@ -1,6 +1,6 @@
-//! A client of a cluster that runs no program of its own: uses tables of the cluster file, creates
-//! another one, and changes rows of all of them in one transaction. Customers are found by the
-//! beginning of their name, in an ordered table.
+//! A client of a cluster without programs of its own: uses tables of the cluster file, creates
+//! another table, and changes rows of all tables in one transaction. An ordered table finds
+//! customers by the beginning of their name.
 //!
 //! ```text
 //! lotus cluster up --file examples/tables.toml
@@ -12,7 +12,8 @@
 
 use lotus_client::{CallError, Client, Config, Kind, TableId, TableSpec, Transaction};
 
-/// Client address of a compute node in examples/tables.toml; the other is learned from it.
+/// Client address of a compute node in examples/tables.toml; the client learns the other address
+/// from the node.
 const SERVICE: &str = "127.0.0.1:7651";
 /// Visits of each customer, by the customer's number.
 const VISITS: TableSpec = TableSpec::new("visits").record_bytes(8).capacity(10_000);
@@ -23,7 +24,7 @@ const NAME: &str = "Ada Lovelace";
 #[derive(Clone, Copy)]
 struct Tables {
     customers: TableId,
-    /// Ordered.
+    /// An ordered table.
     names: TableId,
     visits: TableId,
 }
@@ -34,10 +35,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::connect(Config::new(service)).await?;
     let customers = client.open_table("customers").await?.ok_or("the file names it")?;
     let names = client.open_table("names").await?.ok_or("the file names it")?;
-    // Every run begins by it: a table that exists is found.
+    // Every run begins with this call: an existing table is opened.
     let visits = client.create_table(&VISITS).await?;
     let tables = Tables { customers, names, visits };
-    // Other clients may be in the way, or all places for transactions taken: it is run again.
+    // The transaction is run again if other clients conflict, or no place for a transaction is
+    // free.
     let body = async move |txn: &mut Transaction| visit(txn, tables).await;
     let number = client.run(Kind::Serializable, body).await?.value;
     println!("this is visit {number} of customer {CUSTOMER}");
@@ -51,7 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Registers the customer at the first visit, and counts all of them.
+/// Registers the customer at the first visit, and counts all visits.
 async fn visit(txn: &mut Transaction, tables: Tables) -> Result<u64, CallError> {
     let customer = txn.add_ro(tables.customers, CUSTOMER);
     let count = txn.add_rw(tables.visits, CUSTOMER);
@@ -60,7 +62,7 @@ async fn visit(txn: &mut Transaction, tables: Tables) -> Result<u64, CallError> 
     let number = before.map_or(0, u64::from_le_bytes) + 1;
     if txn.value(customer).is_none() {
         txn.insert(tables.customers, CUSTOMER, "Ada, 12 Analytical Row");
-        // Two customers of one name have keys of their own.
+        // Two customers with the same name have distinct keys.
         let key = [NAME.as_bytes(), &CUSTOMER.to_be_bytes()].concat();
         txn.ordered(tables.names).insert(key, CUSTOMER.to_be_bytes());
     }

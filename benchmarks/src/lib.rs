@@ -2,14 +2,14 @@
 //!
 //! # What this crate is
 //! The workloads of the paper's evaluation ([`kvs`], [`smallbank`], [`tatp`], [`tpcc`]; LOTUS §8)
-//! and [`ycsb`]; the clients that issue their requests, and everything that judges a run: counts
-//! and latencies ([`stats`]), invariants of the data ([`audit`]), histories for an isolation
-//! checker ([`history`]), and the report ([`report`]). [`harness::run`] puts it together.
+//! and [`ycsb`]; the clients that issue their requests; and the code that judges a run: counts and
+//! latencies ([`stats`]), invariants of the data ([`audit`]), histories for an isolation checker
+//! ([`history`]), and the report ([`report`]). [`harness::run`] puts the parts together.
 //!
 //! # What it is not
-//! It knows no particular engine. Workloads are written once against [`engine::TxnEngine`] and the
-//! harness against [`deployment::Deployment`], so that a baseline can take the place of Lotus. It
-//! owns neither time nor threads; both come from the deployment.
+//! The crate knows no particular engine. Workloads are written once against [`engine::TxnEngine`]
+//! and the harness against [`deployment::Deployment`], so that a baseline can take the place of
+//! Lotus. The crate owns neither time nor threads; both come from the deployment.
 //!
 //! # Ownership
 //! A worker owns its tally and log, a client its randomness, and clients move between workers by
@@ -17,10 +17,10 @@
 //!
 //! # Rooms
 //! Folders, top floor first: `reports`; `index`, load on a tree under a lock system; `bank`, a bank
-//! under one; `two_phase`, transactions of a trace under one; `locks`, load on a lock system alone;
-//! `lanes`, the clients of all four; `drive`; `traces`, transactions as the locks that they take;
-//! `engines` and `workloads`, side by side; `judge`; `contract`. Each imports only from those below
-//! it.
+//! under a lock system; `two_phase`, transactions of a trace under a lock system; `locks`, load on
+//! a lock system alone; `lanes`, the clients of these four loads; `drive`; `traces`, transactions
+//! as the locks that they take; `engines` and `workloads`, side by side; `judge`; `contract`. Each
+//! folder imports only from lower folders.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Commands over clusters of processes, from their arguments to the rooms that carry them out:
+//! Commands over clusters of processes, from their arguments to the folders that carry them out:
 //! `lotus cluster`, `shards` and `chaos`; `lotus tables`, `get`, `put`, `del` and `scan`; and the
 //! nodes themselves, `lotus mn` and `cn` (docs/operations.md).
 
@@ -58,7 +58,7 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
 /// `lotus chaos`.
 ///
 /// # Errors
-/// A sentence. Nothing of the cluster runs any more then.
+/// A sentence. No process of the cluster is left running.
 pub fn chaos(args: &ChaosArgs) -> Result<Verdict, String> {
     let mut file = read(&args.place)?;
     if let Some(name) = &args.namespaces {

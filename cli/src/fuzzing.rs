@@ -1,8 +1,8 @@
-//! Fuzzing entry points for the cluster's file, and for state that is kept on a host and at the
+//! Fuzzing entry points for the cluster's file, and for state stored on a host and at the
 //! authority.
 //!
-//! Fuzz targets (`fuzz/`) call these, and the test below does with a few thousand mutations of
-//! valid samples. Each panics if a reader accepts what it should refuse.
+//! The functions are called by fuzz targets (`fuzz/`), and by the test below with a few thousand
+//! mutations of valid samples. Each function panics if a reader accepts invalid input.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -22,7 +22,7 @@ use lotus_node::snapshots::{Last, Snapshot};
 
 pub use lotus::fuzzing::{catalogue, catalogue_sample, snapshot, snapshot_sample};
 
-/// Parses a cluster file and its load. An invalid one must be refused with a sentence.
+/// Parses a cluster file and its load. An invalid file must be refused with a sentence.
 pub fn cluster_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let file = ClusterFile::parse(Path::new("c.toml"), text, None);
@@ -35,7 +35,7 @@ pub fn cluster_file(bytes: &[u8]) {
 }
 
 /// Reads files of the state directory, names of snapshots, and values at the authority. An accepted
-/// value must stay the same when it is written and read again.
+/// value must survive a write and a read unchanged.
 pub fn state(bytes: &[u8]) {
     json::<Record>(bytes);
     json::<Ledger>(bytes);

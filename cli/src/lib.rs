@@ -1,23 +1,24 @@
-//! The `lotus` command: argument parsing, output and the exit code. Work is done elsewhere.
+//! The `lotus` command: argument parsing, output and the exit code. Other modules do the work.
 //!
-//! It is a library so that the files that it reads can be fuzzed; the program is only [`main`].
+//! The command is a library to make fuzzing of the input files possible; the program is only
+//! [`main`].
 //!
 //! Exit codes: 0 when all is well; 1 when an audit failed, a history has a violation, a cluster is
-//! not healthy, or a row is not there or could not be read or written; 2 when the command could not
-//! do what it was asked: then one sentence on the standard error says why, and no file has been
-//! touched.
+//! not healthy, or a row does not exist or could not be read or written; 2 when the command could
+//! not do its task: then one sentence on the standard error says why, and no file has been touched.
 //!
 //! # Floors
 //! A room imports only from rooms on lower floors:
 //! * this file, `cluster` and `fuzzing`: from arguments to the commands, and entry points for fuzz
 //!   targets;
 //! * `figures`; `top`: a running cluster or benchmark in a terminal;
-//! * `bench`, `chaos`, `check`, `sim`: the commands that run load, or judge it;
+//! * `bench`, `chaos`, `check`, `sim`: the commands that run load, or judge results;
 //! * `operate`: an operator's commands for a cluster of processes, and for its data;
-//! * `apps`: the workloads of `lotus bench` as an application of such a cluster, and its clients;
-//! * `host`: sockets of this host, and what its processes use;
+//! * `apps`: the workloads of `lotus bench` as applications of a cluster of processes, and their
+//!   clients;
+//! * `host`: sockets of this host, and resources used by its processes;
 //! * `config`: the description of a cluster;
-//! * `args`, `show`: the command line, and what is shown.
+//! * `args`, `show`: the command line, and the output.
 
 #![forbid(unsafe_code)]
 
@@ -60,14 +61,14 @@ use show::Verdict;
 
 const UNSOUND: u8 = 1;
 const REFUSED: u8 = 2;
-/// Time for the line with which a process ends to be taken.
+/// Time limit for writing the last line of a failing process.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 const UNJUDGED: u8 = 3;
 
 /// Carries out the command line of this process.
 pub fn main() -> ExitCode {
-    // A write beyond the limit of a file's size is an error of that write, and not the end of the
-    // process. Without the handler it would be the end, as ever.
+    // A write beyond the file size limit must be an error of that write, not the end of the
+    // process. Without this handler, SIGXFSZ ends the process, as is the default.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let cli = match Cli::read() {
         Ok(cli) => cli,
@@ -131,9 +132,9 @@ fn answer(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Says why, and returns the code to end with. A standard error that takes nothing, as a full pipe,
-/// holds up no end for longer than [`LAST_WORDS`]: a node that was expelled would never be started
-/// again.
+/// Prints the reason, and returns the exit code. A standard error that accepts nothing, such as a
+/// full pipe, delays the end of the process by at most [`LAST_WORDS`]: otherwise an expelled node
+/// would never be restarted.
 fn refuse(why: &str) -> ExitCode {
     let line = format!("error: {}\n", printable(why));
     // A closed standard error is ignored.

@@ -1,4 +1,4 @@
-//! The `lotus` program. All of it is in the library.
+//! The `lotus` program. Its code is in the library.
 
 #![forbid(unsafe_code)]
 

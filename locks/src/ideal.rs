@@ -1,21 +1,23 @@
-//! The idealized lock on memory nodes of LOTUS §8.4: its traffic, and no exclusion.
+//! The idealized lock on memory nodes of LOTUS §8.4: lock traffic without exclusion.
 //!
 //! # What it is
-//! A bound for locks that the clients of a compute node pass on among themselves before the memory
-//! node hears of it (DecLock §5). Each compute node counts the uses of each lock, readers and
-//! writers alike ([`Counters`]). The lock's word on the memory node is added to when a count leaves
-//! zero, which the transaction awaits, and subtracted from when it is back at zero, which nothing
-//! awaits. So a word has the number of compute nodes that use the lock.
+//! A bound for locks that the clients of a compute node pass on among themselves without verbs to
+//! the memory node (DecLock §5). Compute nodes count the uses of every lock, readers and writers
+//! alike ([`Counters`]). When a count leaves zero, the node adds one to the lock's word on the
+//! memory node, and the transaction awaits the answer; when the count is back at zero, the node
+//! subtracts one, without awaiting. A word therefore has the number of compute nodes using the
+//! lock.
 //!
 //! # What it is not
-//! A lock. Nothing queues, waits for another transaction or is refused: two writers of one row both
-//! go on, and updates are lost. Only throughput means something, and only builds with the feature
-//! `sabotage` have it.
+//! A lock. Requests never queue, wait or fail: two writers of a row go on together, and updates are
+//! lost. Only the throughput is meaningful, and only builds with the feature `sabotage` contain the
+//! idealized lock.
 //!
 //! # Lost updates
-//! An attempt that meets another one on a row, where a lock would have made it wait, is *beside* it
-//! until it ends ([`IdealLocks::is_beside`]). The engine then only pretends to commit, by the same
-//! verbs, so that the rows stay whole ([`Exclusion`]).
+//! If two attempts meet on a row and a lock would have made the second wait, the second is *beside*
+//! the first until the end of the second attempt ([`IdealLocks::is_beside`]). The engine only
+//! pretends to commit the second attempt, with the usual verbs, so that the rows stay whole
+//! ([`Exclusion`]).
 
 mod exclusion;
 
@@ -34,20 +36,20 @@ use lotus_locktable::{HeldLocks, LockError, LockMode, LockName, LockRequest, Loc
 
 use crate::service::ObjectOf;
 
-/// Adding this takes one away.
+/// Addend that subtracts one.
 const MINUS_ONE: u64 = 1_u64.wrapping_neg();
 
-/// Uses of all locks on one compute node, shared by its coordinators: a count for each word.
+/// Uses of the locks on a compute node, shared by the node's coordinators: a count per word.
 ///
-/// The counts guard nothing, so none of their operations orders any other.
+/// The counts guard no data, so their operations are relaxed.
 pub struct Counters {
     uses: Box<[AtomicU16]>,
-    /// Number of words on each memory node.
+    /// Number of words per memory node.
     words: usize,
 }
 
 impl Counters {
-    /// Counts for so many words on each of so many memory nodes.
+    /// Returns counts for `words` words on every memory node.
     pub fn new(memory_nodes: usize, words: usize) -> Self {
         let uses = (0..memory_nodes * words).map(|_| AtomicU16::new(0)).collect();
         Self { uses, words }
@@ -59,18 +61,18 @@ impl Counters {
         &self.uses[usize::from(word.node().0) * self.words + number]
     }
 
-    /// Counts a use more. Whether it is the only one, so that the memory node has to hear of it.
+    /// Counts a use. Returns whether the use is the only use, so that the memory node must be told.
     ///
     /// # Panics
-    /// If the word is not one of those counted.
+    /// If the word has no count.
     pub fn acquire(&self, word: RemoteAddr) -> bool {
         self.of(word).fetch_add(1, Ordering::Relaxed) == 0
     }
 
-    /// Counts a use less. Whether it was the last, so that the memory node has to hear of it.
+    /// Ends a use. Returns whether the use was the last use, so that the memory node must be told.
     ///
     /// # Panics
-    /// If the word is not one of those counted.
+    /// If the word has no count.
     pub fn release(&self, word: RemoteAddr) -> bool {
         let before = self.of(word).fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "a use ends once");
@@ -83,38 +85,38 @@ impl Counters {
     }
 }
 
-/// A name that an attempt uses.
+/// A name used by an attempt.
 struct Used {
     word: RemoteAddr,
-    /// Whether this is the attempt's use of the word that is counted.
+    /// Whether this use is the attempt's counted use of the word.
     counted: bool,
     standing: Cell<Company>,
 }
 
-/// What an attempt is to others that use a name.
+/// Relation of an attempt to other users of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Company {
-    /// It is kept apart from them.
+    /// Kept apart from conflicting users.
     Apart(LockName, LockMode),
-    /// The attempt had the name already: see its first use.
+    /// The attempt had the name already: see the first use.
     Again,
-    /// It is beside another one.
+    /// Beside a conflicting attempt.
     Beside,
 }
 
-/// The idealized lock as one coordinator uses it. See the module's documentation.
+/// A coordinator's client of the idealized lock. See the module's documentation.
 pub struct IdealLocks {
     lane: Lane,
     counters: Arc<Counters>,
     exclusion: Arc<Exclusion>,
     object_of: ObjectOf,
-    /// Batches of releases that are under way.
+    /// Number of release batches under way.
     under_way: Rc<Cell<usize>>,
 }
 
 impl IdealLocks {
-    /// Service over the words that `object_of` names, with the counters of the lane's node, and
-    /// what all nodes share.
+    /// Returns the service over the words that `object_of` names, with the counters of the lane's
+    /// node, and the state that all nodes share.
     pub fn new(
         lane: Lane,
         counters: Arc<Counters>,
@@ -124,13 +126,12 @@ impl IdealLocks {
         Self { lane, counters, exclusion, object_of, under_way: Rc::default() }
     }
 
-    /// Whether an attempt is beside another one.
+    /// Whether an attempt is beside a conflicting attempt.
     pub fn is_beside(held: &HeldLocks) -> bool {
         held.kept::<Used>().iter().any(|used| used.standing.get() == Company::Beside)
     }
 
-    /// Counts one more use of a name by an attempt. Returns its word, if the memory node has to
-    /// hear of it.
+    /// Records an attempt's use of a name. Returns the name's word if the memory node must be told.
     fn enter(&self, held: &mut HeldLocks, request: &LockRequest) -> Option<RemoteAddr> {
         let LockRequest { name, mode } = *request;
         let word = (self.object_of)(&name, name.hash());
@@ -153,7 +154,7 @@ impl IdealLocks {
                 Company::Again
             }
         };
-        // Before the word is asked for, so that a release gives it up however this ends.
+        // Recorded before the verb, so that a release ends the use in any case.
         held.keep(Used { word, counted, standing: Cell::new(standing) });
         (counted && self.counters.acquire(word)).then_some(word)
     }
@@ -204,7 +205,7 @@ impl LockService for IdealLocks {
         let (posted, under_way) = (batch.post(), Rc::clone(&self.under_way));
         under_way.set(under_way.get() + 1);
         self.lane.executor().spawn(async move {
-            // A word that a memory node has lost is not wrong any more.
+            // A word in lost memory needs no correction.
             let _ = posted.await;
             under_way.set(under_way.get() - 1);
         });

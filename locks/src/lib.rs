@@ -1,23 +1,23 @@
 //! Locks of transactions in words of memory nodes: DSLR, ShiftLock, DecLock, and compare-and-swap.
 //!
 //! # What it is
-//! Compute nodes operate these locks by verbs alone, without a server. Each system is a state machine
-//! ([`LockSystem`]) over the words that its verbs find and, in some systems, over notices that the
-//! uses of a lock send one another. A [`Client`] drives the machines of one lane over the fabric;
-//! [`MemoryLocks`] is the lock service of a transaction on a client.
+//! Compute nodes operate these locks by verbs alone, without a server. Each system is a state
+//! machine ([`LockSystem`]) over the words that its verbs find and, in some systems, over notices
+//! that the uses of a lock send one another. A [`Client`] drives the machines of one lane over the
+//! fabric; [`MemoryLocks`] is the lock service of a transaction on a client.
 //!
 //! # What it is not
-//! The locks of LOTUS, which are tables of compute nodes: they are in `lotus-locktable`. Further lock
-//! systems, for comparison, and the trials of all are in `lotus-locksystems`.
+//! The locks of LOTUS, which are tables of compute nodes: they are in `lotus-locktable`. Further
+//! lock systems, for comparison, and the trials of all are in `lotus-locksystems`.
 //!
 //! # Fencing
-//! The published systems take a lock from a holder that is late, and do not keep that holder from
-//! acting on. [`Recovery::Paper`] is that. With [`Recovery::Fenced`] nothing is taken from anybody
-//! who can still act (H2, H4): a lock is reset when each of its users has answered that it is done
-//! with it, or can reach the memory no more ([`reset`]).
+//! The published systems take a lock from a holder that is late, without stopping the late holder
+//! from acting on it. [`Recovery::Paper`] is this behaviour. With [`Recovery::Fenced`] no lock is
+//! taken from a holder that can still act (H2, H4): a lock is reset when every user has answered
+//! that it is done with the lock, or can no longer reach the memory ([`reset`]).
 //!
 //! # Rooms
-//! Folders, top floor first; each imports only from those below it.
+//! Folders, top floor first; each imports only from lower floors.
 //!
 //! | folder | holds |
 //! |---|---|
@@ -27,7 +27,7 @@
 //! | `systems` | the lock systems |
 //! | `contract` | the trait of a lock system; names of requests, places of locks, membership |
 //! | `reset` | decisions of the quiescing reset |
-//! | `word` | bit layouts, and what a word says to whoever finds it |
+//! | `word` | bit layouts, and what a word tells its reader |
 
 #![forbid(unsafe_code)]
 

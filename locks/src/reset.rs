@@ -1,29 +1,30 @@
-//! The quiescing reset: decisions about freeing a lock whose state nobody can know any more.
+//! The quiescing reset: decisions about freeing a lock in an unknown state.
 //!
-//! A lock is reset when a compute node was lost that may have held it, or waited for it; when an
-//! atomic on it had no answer; or when its counters are used up. The steps:
+//! A lock is reset when a lost compute node may have held or awaited it, when an atomic on the lock
+//! had no answer, or when its counters are used up. The steps:
 //!
 //! 1. One node *claims* the reset, by a compare-and-swap on the [claim](crate::word::Claim), and
-//!    marks the head as *resetting*. From then on nobody takes the lock, and nobody takes back what
-//!    it has added.
-//! 2. It learns *afterwards* who the members are. A node uses locks only once it is a member, so
-//!    whoever is not in that list comes to a lock that is marked.
-//! 3. Each member is told. One that finds the head marked ends its waits, and [answers] once it
-//!    holds nothing and no verb of it is under way. A member that was lost is *settled* when it is
-//!    fenced at the memory node, so that nothing of it takes effect any more.
-//! 4. When all have answered or are settled, the head becomes free, of the next generation, by a
-//!    compare-and-swap that succeeds only [while it is marked](free_again); then the claim ends.
+//!    marks the head as *resetting*. From this step on, no request takes the lock, or takes back
+//!    earlier additions to the word.
+//! 2. The resetter reads the membership *afterwards*. A node uses locks only once it is a member,
+//!    so a node missing from this list finds a marked lock.
+//! 3. The resetter tells each member. A member that finds the head marked ends its waits, and
+//!    [answers] once the member holds nothing and has no verb on the lock under way. A lost member
+//!    is *settled* when it is fenced at the memory node: its verbs no longer take effect.
+//! 4. When all members have answered or are settled, the head becomes free, of the next generation,
+//!    by a compare-and-swap that succeeds only [while it is marked](free_again). Then the claim
+//!    ends.
 //!
-//! A resetter that is lost is settled like any other node, and another one [may claim](may_claim)
-//! in its place, and begins at step 1. All steps may be repeated.
+//! A lost resetter is settled like any node. Another node [may claim](may_claim) the reset instead,
+//! and begins at step 1. Every step may be repeated.
 //!
 //! `tests/reset` explores the steps in every order, with nodes that die, join and doubt, and breaks
 //! one rule after another.
 
 use crate::word::{Claim, Claimant, Head};
 
-/// Whether a claim may be replaced, and by which: nobody's, or one of an incarnation that is
-/// settled. `None` if another resetter is at work, or may be.
+/// Returns the claim by which `by` may replace `found`: `found` names no claimant, or an
+/// incarnation that is settled. `None` if a resetter is at work, or may be.
 pub fn may_claim(
     found: Claim,
     by: Claimant,
@@ -36,23 +37,23 @@ pub fn may_claim(
     is_free.then(|| Claim::new(found.epoch(), Some(by)))
 }
 
-/// Use that a node makes of a lock while it is told of a reset.
+/// How a node uses a lock when it is told of a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Use {
-    /// Whether it holds the lock.
+    /// Whether the node holds the lock.
     pub holds: bool,
-    /// Whether a verb of it on the lock is under way.
+    /// Whether a verb of the node on the lock is under way.
     pub posts: bool,
 }
 
-/// Whether a node that was told of a reset, and has found the head to be `found` since, answers
-/// now. `None` if the lock is not being reset: the message is a late one.
+/// Whether a node that was told of a reset, and has since read the head as `found`, answers now.
+/// `None` if the lock is not being reset: the message is late.
 pub fn answers(head: Head, found: u64, used: Use) -> Option<bool> {
     head.is_resetting(found).then_some(!used.holds && !used.posts)
 }
 
-/// The word by which the head is replaced at the end of a reset. `None` if it is not marked: an
-/// earlier try, whose answer was lost, has succeeded.
+/// Returns the word by which the head is replaced at the end of a reset. `None` if the head is not
+/// marked: an earlier try, whose answer was lost, has succeeded.
 pub fn free_again(head: Head, found: u64) -> Option<u64> {
     head.is_resetting(found).then(|| head.after_reset(found))
 }

@@ -1,14 +1,15 @@
 //! Locks in words of memory nodes as the locks of transactions.
 //!
-//! A transaction's names are mapped to lock objects; two names of one object are one lock, in the
-//! stronger mode. The first verbs of all locks of an acquisition share one batch.
+//! The lock names of a transaction are mapped to lock objects. Two names of one object are one
+//! lock, taken in the stronger mode. The first verbs of all locks of an acquisition share one
+//! batch.
 //!
 //! # Waiting in order
-//! If some locks are not granted at once, the lowest of those is waited for, and no lock above it
-//! is kept meanwhile: granted ones are released, queued ones are left to ghosts. So a transaction
-//! that waits holds only locks below the one that it waits for, and there is no deadlock. A later
-//! acquisition of the same attempt waits only above the highest lock that is held; below, it is
-//! refused.
+//! If some locks are not granted at once, the acquisition waits for the lowest of them and keeps no
+//! lock above it: granted locks are released, queued requests are left to ghosts. So a waiting
+//! transaction holds only locks below the awaited lock, and deadlocks are impossible. A later
+//! acquisition of the same attempt waits only above the highest held lock; below, the acquisition
+//! is refused.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -40,7 +41,7 @@ pub struct MemoryLocks<S: LockSystem> {
     held: Rc<HeldOn>,
 }
 
-/// Number of locks that are held, by the number of their memory node.
+/// Number of held locks per memory node, by node number.
 #[derive(Default)]
 struct HeldOn(RefCell<Vec<usize>>);
 
@@ -64,7 +65,7 @@ impl HeldOn {
     }
 }
 
-/// Lists of what has ended, for others to use.
+/// Lists of ended operations, kept for reuse.
 struct Spare<S: LockSystem> {
     lacking: RefCell<Vec<Vec<Lacking>>>,
     begun: RefCell<Vec<Vec<Begun<S>>>>,
@@ -77,13 +78,12 @@ impl<S: LockSystem> Default for Spare<S> {
     }
 }
 
-/// An empty list, of `spare` if there is one.
+/// Returns an empty list, from `spare` if possible.
 fn take<T>(spare: &RefCell<Vec<Vec<T>>>) -> Vec<T> {
     spare.borrow_mut().pop().unwrap_or_default()
 }
 
-/// Keeps a list for others. One that is lost on the way, with an acquisition that is dropped, is
-/// made anew.
+/// Keeps a list for reuse. A list that is lost with a dropped acquisition is allocated anew.
 fn give_back<T>(spare: &RefCell<Vec<Vec<T>>>, mut list: Vec<T>) {
     list.clear();
     spare.borrow_mut().push(list);
@@ -98,12 +98,12 @@ struct Lacking {
 }
 
 impl<S: LockSystem> MemoryLocks<S> {
-    /// Service over the objects that `object_of` names, by the client of `lane`.
+    /// Creates the service over the objects that `object_of` names, with the client of `lane`.
     pub fn new(client: Client<S>, lane: Lane, object_of: ObjectOf) -> Self {
         Self { client, lane, object_of, spare: Rc::default(), held: Rc::default() }
     }
 
-    /// The lane's use of the locks.
+    /// The lane's lock client.
     pub fn client(&self) -> &Client<S> {
         &self.client
     }
@@ -113,8 +113,9 @@ impl<S: LockSystem> MemoryLocks<S> {
         held.kept::<Hold<S>>().iter().all(|hold| self.client.is_valid(hold))
     }
 
-    /// Ends all uses of a memory node whose memory is lost but those of attempts that hold locks
-    /// there, which are no longer [valid](Self::are_valid). See [`Client::abandon_beside`].
+    /// Ends all uses of a memory node that has lost its memory, except for attempts with locks on
+    /// the node. The locks of these attempts are no longer [valid](Self::are_valid). See
+    /// [`Client::abandon_beside`].
     ///
     /// # Errors
     /// See [`Client::abandon`].
@@ -130,7 +131,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         held.keep(hold);
     }
 
-    /// The time at which so long has passed.
+    /// Returns the time at which `timeout` has passed.
     pub fn deadline(&self, timeout: Duration) -> Nanos {
         self.lane.executor().now().after(timeout)
     }
@@ -152,7 +153,7 @@ impl<S: LockSystem> MemoryLocks<S> {
             match held {
                 None => lacking.push(Lacking { at, mode, name: *name }),
                 Some(hold) if hold.mode() >= mode => {}
-                // Others may hold it to read as well, and want the same.
+                // Other readers may hold the lock too, and want the same upgrade.
                 Some(_) => return Err(LockError::Conflict(*name)),
             }
         }
@@ -162,7 +163,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         Ok(())
     }
 
-    /// Takes a lock that is not to share a batch.
+    /// Takes a single lock, without sharing a batch.
     async fn take_one(
         &self,
         held: &mut HeldLocks,
@@ -176,8 +177,8 @@ impl<S: LockSystem> MemoryLocks<S> {
         Ok(())
     }
 
-    /// Takes the first of these locks, and those behind it up to one that has to be waited for,
-    /// and that one. Returns how many.
+    /// Takes locks in order, up to and including the first lock that has to be waited for. Returns
+    /// the number of locks taken.
     async fn take_some(
         &self,
         held: &mut HeldLocks,
@@ -190,7 +191,7 @@ impl<S: LockSystem> MemoryLocks<S> {
             match self.client.begin(&mut batch, *at, *mode, 1) {
                 Ok(one) => begun.push(one),
                 Err(why) if begun.is_empty() => return Err(error(why, *name)),
-                // The next call begins with it.
+                // The next call begins with this lock.
                 Err(_) => break,
             }
         }
@@ -233,8 +234,9 @@ impl<S: LockSystem> MemoryLocks<S> {
         Ok(taken)
     }
 
-    /// Keeps what was had of these, up to the first that was not, which is returned, and gives up
-    /// those behind it. Adds the number of the others to `taken`.
+    /// Keeps the granted locks before the first acquisition that was not granted, returns this
+    /// acquisition, and gives up the acquisitions behind it. Adds the number of acquisitions up to
+    /// and including the returned one to `taken`.
     fn sort_out(
         &self,
         held: &mut HeldLocks,
@@ -259,8 +261,8 @@ impl<S: LockSystem> MemoryLocks<S> {
         waiting
     }
 
-    /// Gives up what a batch has begun: releases what it was granted, and leaves the rest to
-    /// ghosts.
+    /// Gives up the acquisitions that a batch has begun: releases the granted locks, and leaves the
+    /// rest to ghosts.
     fn give_up(&self, begun: impl Iterator<Item = Begun<S>>, result: &BatchResult) {
         let granted = begun.filter_map(|one| {
             match poll_now(&mut self.client.finish(one, result, Wait::No)) {
@@ -271,7 +273,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         self.release_all(granted);
     }
 
-    /// Releases locks, those of one memory node that follow one another in one batch.
+    /// Releases locks. Consecutive locks of one memory node share a batch.
     fn release_all(&self, holds: impl Iterator<Item = Hold<S>>) {
         let mut holds = holds.peekable();
         while let Some(memory) = holds.peek().map(|hold| hold.at().node()) {
@@ -280,13 +282,13 @@ impl<S: LockSystem> MemoryLocks<S> {
             while let Some(hold) = holds.next_if(|hold| hold.at().node() == memory) {
                 leaving.push(self.client.begin_release(&mut batch, hold));
             }
-            // Not awaited by the caller: the verbs follow everything that this lane posted before.
+            // Not awaited by the caller: the verbs follow all earlier verbs of the lane.
             let posted = batch.post();
             let (client, spare) = (self.client.clone(), Rc::clone(&self.spare));
             self.lane.executor().spawn(async move {
                 let result = posted.await;
                 for one in leaving.drain(..) {
-                    // What is not over by now goes on in the background.
+                    // A release that is not over by now goes on in the background.
                     let _ = poll_now(&mut client.finish_release(one, &result));
                 }
                 give_back(&spare.leaving, leaving);
@@ -330,27 +332,28 @@ impl<S: LockSystem> LockService for MemoryLocks<S> {
     }
 }
 
-/// An acquisition, and what has come of it so far.
+/// An acquisition and its progress so far.
 struct Tried<S: LockSystem> {
     acquiring: Acquiring<S>,
     now: Poll<Result<Hold<S>, NotHeld>>,
 }
 
 impl<S: LockSystem> Tried<S> {
-    /// Has its next verb posted.
+    /// Polls the acquisition once, to post its next verb.
     fn of(mut acquiring: Acquiring<S>) -> Self {
         let now = poll_now(&mut acquiring);
         Self { acquiring, now }
     }
 
-    /// Whether the answer of a verb decides if the lock has to be waited for.
+    /// Whether the answer of a verb still decides if the lock has to be waited for.
     fn is_open(&self) -> bool {
         self.now.is_pending() && !self.acquiring.is_waiting()
     }
 }
 
-/// Awaits the answers of verbs until it is known of each lock whether it has to be waited for: in
-/// some systems the first verb tells only what the word was (ShiftLock without masked atomics).
+/// Awaits the answers of verbs until the service knows for each lock whether to wait: in some
+/// systems the first verb tells only the previous value of the word (ShiftLock without masked
+/// atomics).
 async fn decide<S: LockSystem>(tried: &mut [Tried<S>]) {
     for one in tried {
         std::future::poll_fn(|task| {
@@ -363,12 +366,12 @@ async fn decide<S: LockSystem>(tried: &mut [Tried<S>]) {
     }
 }
 
-/// The result of an acquisition or a release, if it needs nothing to be waited for.
+/// Returns the result of an acquisition or a release, if it is ready without waiting.
 fn poll_now<F: Future + Unpin>(going: &mut F) -> Poll<F::Output> {
     Pin::new(going).poll(&mut Context::from_waker(std::task::Waker::noop()))
 }
 
-/// The result of an acquisition, unless its attempt is abandoned before.
+/// Returns the result of an acquisition, unless its attempt is abandoned before.
 async fn unless_abandoned<S: LockSystem>(
     held: &HeldLocks,
     mut acquiring: Acquiring<S>,

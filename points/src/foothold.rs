@@ -1,10 +1,10 @@
-//! Where a state machine stands that is polled by hand.
+//! The state of a hand-polled state machine at its last fault point.
 
 #[cfg(feature = "enabled")]
 use crate::{Fate, Passage, pass_here};
 
-/// Place of a state machine at its last point: whether it may go on from there. Of no size in a
-/// build without fault points.
+/// Place of a state machine at its last point: whether the machine may go on from there. Zero-sized
+/// in a build without fault points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Foothold {
     #[cfg(feature = "enabled")]

@@ -1,32 +1,32 @@
 //! Fault points: named steps of the protocol and of recovery at which a node can be struck.
 //!
 //! # What it is
-//! A crash between two steps is found by chance only if the steps are long. So the steps are listed
-//! here as [`FaultPoint`]s, and the code that carries out a step announces it ([`point!`],
+//! A crash between two steps is found by chance only if the steps are long. This crate lists the
+//! steps as [`FaultPoint`]s, and the code of a step announces the completion ([`point!`],
 //! [`cut!`]). A `Striker` receives every `Passage` and may strike the node at that point: the task
 //! stops, for ever or for a while, and does nothing beyond the point.
 //!
 //! # Pieces of a batch
 //! The verbs of a batch are posted together, so nothing can happen between them. [`cut!`] instead
-//! ends the batch behind one of its verbs; the verbs in it are carried out, and then the node is
-//! struck ([`posted!`]). A task that goes on after a pause posts the whole batch again, which every
-//! verb there allows.
+//! ends the batch behind a chosen verb; the verbs up to the cut are carried out, and then the node
+//! is struck ([`posted!`]). After a pause, the task posts the whole batch again, which every verb
+//! in the batch allows.
 //!
 //! # Machines that are polled by hand
-//! Between two steps of a state machine that is no async function nothing can wait. It keeps a
-//! [`Foothold`] instead, which takes the passage ([`passes!`]), and asks that, when it is polled,
-//! whether it stands still.
+//! A state machine that is not an async function cannot wait between two steps. Instead the machine
+//! keeps a [`Foothold`] for the passage ([`passes!`]), and asks the foothold at every poll whether
+//! to stand still.
 //!
 //! # What it is not
 //! Fault points are no part of any other build. Without the feature `enabled` they generate no
-//! code; only `lotus-cli` and `lotus-sim` with their feature `fault-points` enable it. Nor does
-//! this crate decide the effect: in simulation `lotus_sim::strike` does, in processes the command
-//! line.
+//! code; only the feature `fault-points` of `lotus-cli` and `lotus-sim` enables it. Nor does this
+//! crate decide the effect: `lotus_sim::strike` does so in simulation, the command line in
+//! processes.
 //!
 //! # Scope
-//! A striker receives the passages of one thread, as long as its `Guard` lives: a simulated world
-//! stays on one thread. A striker that is installed for the whole process receives those of all
-//! other threads.
+//! A striker receives the passages of a single thread, as long as the `Guard` lives: a simulated
+//! world stays on a single thread. A striker installed for the whole process receives the passages
+//! of the remaining threads.
 
 #![forbid(unsafe_code)]
 
@@ -53,7 +53,7 @@ pub const fn may_cut() -> bool {
 }
 
 /// Passes a point in an async function on a node (`u16`). If the step has pieces, pass the index of
-/// the piece and their count; `with` names another node that the step concerns. If the node is
+/// the piece and their count; `with` names a second node involved in the step. If the node is
 /// struck, the function goes no further.
 #[cfg(feature = "enabled")]
 #[macro_export]
@@ -105,8 +105,8 @@ macro_rules! point_here {
 }
 
 /// Passes a point in a state machine, at a time (`u64`) that changes when the node's next turn
-/// begins; `with` names another node that the step concerns, if there is one. Returns whether the
-/// machine, by its [`Foothold`], stands still from now on.
+/// begins; `with` names a second node involved in the step, if any. Returns whether the machine, by
+/// its [`Foothold`], stands still from now on.
 #[cfg(feature = "enabled")]
 #[macro_export]
 macro_rules! passes {
@@ -140,7 +140,7 @@ macro_rules! passes {
 }
 
 /// Whether a batch ends here, after piece `index` of `count`. The caller must then add nothing more
-/// to it, and post it through [`posted!`].
+/// to the batch, and post it through [`posted!`].
 #[cfg(feature = "enabled")]
 #[macro_export]
 macro_rules! cut {
@@ -155,8 +155,8 @@ macro_rules! cut {
     };
 }
 
-/// Result of posting a batch that may have been [cut](cut!). If it was cut and the node lives on,
-/// continues the loop around it.
+/// Result of posting a batch that may have been [cut](cut!). If the batch was cut and the node
+/// lives on, continues the surrounding loop.
 #[cfg(feature = "enabled")]
 #[macro_export]
 macro_rules! posted {

@@ -2,12 +2,12 @@
 
 use crate::Pieces;
 
-/// One of several pieces.
+/// Place of a piece among several.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Place {
     /// The first piece.
     First,
-    /// A piece that is neither the first nor the last; there is none of two.
+    /// A piece that is neither the first nor the last; absent with two pieces.
     Middle,
     /// The last piece.
     Last,
@@ -17,7 +17,7 @@ impl Place {
     /// All places, in order.
     pub const ALL: &[Self] = &[Self::First, Self::Middle, Self::Last];
 
-    /// Places that are distinct for a step of so many pieces.
+    /// Distinct places of a step with this number of pieces.
     pub const fn of(pieces: Pieces) -> &'static [Self] {
         match pieces {
             Pieces::One => &[Self::First],

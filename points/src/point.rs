@@ -1,7 +1,7 @@
-//! The list of points: the action just completed at each, the sequence that it is a step of, and
+//! The list of points: the action just completed at each point, the sequence of the step, and
 //! whether the step has several pieces.
 
-/// Sequence that a point is a step of.
+/// Sequence of steps that a point belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Family {
     /// A read-write transaction.
@@ -12,7 +12,7 @@ pub enum Family {
     LockReset,
     /// Detection and expulsion of a silent compute node.
     Membership,
-    /// Settlement of the transactions, locks and shards that a dead compute node has left.
+    /// Settlement of a dead compute node's transactions, locks and shards.
     Recovery,
     /// Removal of a lost memory node.
     MemoryLoss,
@@ -28,12 +28,12 @@ pub enum Family {
     Start,
     /// Writing of a snapshot to a file.
     Snapshot,
-    /// End of a cluster: it comes to rest and stops.
+    /// End of a cluster: rest and stop.
     Rest,
 }
 
 impl Family {
-    /// Whether its steps are taken by processes, and not by a cluster within one process.
+    /// Whether the steps belong to processes, rather than to a cluster within a process.
     pub const fn is_of_processes(self) -> bool {
         matches!(self, Self::Start | Self::Snapshot | Self::Rest)
     }
@@ -44,34 +44,34 @@ impl Family {
 pub enum Pieces {
     /// A single action.
     One,
-    /// An action on several replicas, records, nodes or slots, one after the other.
+    /// A sequence of actions on several replicas, records, nodes or slots.
     Several,
 }
 
-/// Makes the enum and the properties of each variant from one list.
+/// Makes the enum and the variants' properties from a single list.
 macro_rules! points {
     ($($family:ident { $($variant:ident $name:literal $pieces:ident $done:literal)* })*) => {
-        /// A point that a node passes. Each variant states the action just completed.
+        /// A point passed by a node. Every variant states the action just completed.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum FaultPoint {
             $($(#[doc = concat!($done, ".")] $variant,)*)*
         }
 
         impl FaultPoint {
-            /// Every point, family by family, in the order in which they are passed.
+            /// Every point, by family, in the order of passage.
             pub const ALL: &[Self] = &[$($(Self::$variant,)*)*];
 
-            /// Name on the command line: the variant's, in small letters and hyphens.
+            /// Name on the command line: the variant's name, in small letters and hyphens.
             pub const fn name(self) -> &'static str {
                 match self { $($(Self::$variant => $name,)*)* }
             }
 
-            /// Sequence that the point is a step of.
+            /// Sequence of the point's step.
             pub const fn family(self) -> Family {
                 match self { $($(Self::$variant => Family::$family,)*)* }
             }
 
-            /// Whether it is passed once, or for every piece of its step.
+            /// Whether the point is passed once, or for every piece of its step.
             pub const fn pieces(self) -> Pieces {
                 match self { $($(Self::$variant => Pieces::$pieces,)*)* }
             }

@@ -14,28 +14,28 @@ use crate::FaultPoint;
 pub struct Passage {
     /// The point, which names the action just completed.
     pub point: FaultPoint,
-    /// The node that completed it.
+    /// The node of the action.
     pub node: u16,
     /// Index of the piece within the step, from 0.
     pub index: usize,
     /// Number of pieces.
     pub count: usize,
-    /// Another node that the step concerns, if there is just one.
+    /// A second node involved in the step, if there is exactly one.
     pub peer: Option<u16>,
 }
 
 /// Fate of the task that passes a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// Goes on.
+    /// The task goes on.
     Go,
-    /// Stops for a while with its node, and goes on from here.
+    /// The task stops for a while with the node, and continues from this point.
     Pause,
-    /// Never goes on: its node has ended.
+    /// The task never goes on: the node has ended.
     Halt,
 }
 
-/// Receives passages, and strikes at one of them.
+/// Receives passages, and strikes at a chosen passage.
 pub trait Striker {
     /// Whether to strike at this passage.
     fn meets(&mut self, passage: &Passage) -> bool;
@@ -51,8 +51,7 @@ thread_local! {
 
 static EVERYWHERE: OnceLock<Mutex<Box<dyn Striker + Send>>> = OnceLock::new();
 
-/// Installs the striker of this process, for as long as the process lives. Calls after the first
-/// one have no effect.
+/// Installs the striker of this process, for the life of the process. Later calls have no effect.
 pub fn install(striker: impl Striker + Send + 'static) {
     let _ = EVERYWHERE.set(Mutex::new(Box::new(striker)));
 }
@@ -84,7 +83,7 @@ impl Drop for Guard {
     }
 }
 
-/// Answer of the thread's striker, or else of the process's, if there is one.
+/// Answer of the thread's striker, or otherwise of the process's striker, if there is one.
 fn ask<T>(question: impl FnOnce(&mut dyn Striker) -> T) -> Option<T> {
     HERE.with_borrow_mut(|here| match (here, EVERYWHERE.get()) {
         (Some(striker), _) => Some(question(&mut **striker)),

@@ -1,21 +1,21 @@
-//! Switches that each break one rule of the protocol, to prove that a checker notices.
+//! Switches for breaking single rules of the protocol, to prove that a checker notices.
 //!
 //! # What it is
-//! A checker that has never complained proves little. So this crate lists, as [`Rule`]s, rules of
-//! the protocol whose absence does harm even if no node is lost for good. The code that keeps a
-//! rule asks whether it is [`broken`], and if so does what an implementation that overlooked the
-//! hazard would do, and nothing else. `lotus sim sabotage` runs the simulated cluster once for each
-//! rule and demands that a checker complains.
+//! A checker that has never complained proves little. This crate lists, as [`Rule`]s, rules of the
+//! protocol whose absence does harm even if no node is lost for good. The code of a rule asks
+//! whether the rule is [`broken`], and if so behaves exactly like an implementation that overlooks
+//! the hazard. `lotus sim sabotage` runs the simulated cluster once per rule and demands that a
+//! checker complains.
 //!
 //! # What it is not
 //! The switches are no part of any other build. Without the feature `enabled` the answer is a
 //! constant, so that even the check vanishes; only `lotus-cli` with its feature `sabotage` enables
-//! it. Nor is this fault injection: `fabric::sim` decides what networks and machines do to correct
-//! code.
+//! the switches. Nor is sabotage fault injection: `fabric::sim` decides what networks and machines
+//! do to correct code.
 //!
 //! # Scope
-//! A rule is broken for one thread, as long as its `Guard` lives: a simulated world stays on one
-//! thread, so several worlds can be sabotaged differently side by side.
+//! A rule is broken for a single thread, as long as the `Guard` lives: a simulated world stays on a
+//! single thread, so several worlds can be sabotaged differently side by side.
 
 #![forbid(unsafe_code)]
 
@@ -33,8 +33,8 @@ pub const fn broken(rule: Rule) -> bool {
     false
 }
 
-/// Whether to break any rule: never, in this build. Assertions of what follows from many rules
-/// leave those runs to the checkers.
+/// Whether to break any rule: never, in this build. Assertions that depend on many rules leave
+/// sabotaged runs to the checkers.
 #[cfg(not(feature = "enabled"))]
 #[inline(always)]
 pub const fn any_broken() -> bool {
@@ -71,8 +71,8 @@ mod switch {
         BROKEN.get() & bit(rule) != 0
     }
 
-    /// Whether any rule is broken on this thread. Assertions of what follows from many rules leave
-    /// such runs to the checkers.
+    /// Whether any rule is broken on this thread. Assertions that depend on many rules leave such
+    /// runs to the checkers.
     #[inline]
     pub fn any_broken() -> bool {
         BROKEN.get() != 0
@@ -83,7 +83,7 @@ mod switch {
         break_rules(&[rule])
     }
 
-    /// As [`break_rule`], for several rules, to measure the cost of keeping them.
+    /// As [`break_rule`], for several rules, to measure the cost of the rules.
     pub fn break_rules(rules: &[Rule]) -> Guard {
         let broken = rules.iter().fold(0, |broken, rule| broken | bit(*rule));
         Guard { before: BROKEN.replace(broken), thread: PhantomData }

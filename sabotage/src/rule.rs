@@ -1,11 +1,11 @@
-//! The list of rules: each with its source, and the behaviour when it is broken.
+//! The list of rules, with sources and the behaviour under a broken rule.
 
-/// Makes the enum and the properties of each variant from one list: the rule, the variant, its
-/// name, its source, and the behaviour of a program that lacks the rule.
+/// Makes the enum and the variants' properties from a single list: the rule, variant, name, source,
+/// and the behaviour of a program without the rule.
 macro_rules! rules {
     ($($rule:literal $variant:ident $name:literal $hazard:literal $broken:literal)*) => {
-        /// A rule that can be broken. Each variant states what always holds, and what happens
-        /// instead once it is broken.
+        /// A breakable rule. Every variant states the rule, and the behaviour once the rule is
+        /// broken.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         pub enum Rule {
@@ -13,16 +13,16 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// All rules: the paper's own, then by hazard; then those of lock systems.
+            /// Every rule: the paper's rules, then rules by hazard, then rules of lock systems.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Name on the command line: the variant's, in small letters and hyphens.
+            /// Name on the command line: the variant's name, in small letters and hyphens.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Hazard that the rule closes, H1 to H24 of DESIGN §7, or the section of the paper
-            /// that the rule is about.
+            /// Hazard that the rule closes, H1 to H24 of DESIGN §7, or the paper's section about
+            /// the rule.
             pub const fn hazard(self) -> &'static str {
                 match self { $(Self::$variant => $hazard,)* }
             }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::plan::Change;
 use super::server::Balances;
 
-/// Changes of one client that are being made, with the number of the request that makes the first.
+/// Changes that a client is making, with the number of the request that makes the first change.
 #[derive(Clone, Debug)]
 struct Begun {
     first: u64,
@@ -15,7 +15,7 @@ struct Begun {
 
 #[derive(Default)]
 struct Noted {
-    /// Sum of what transactions have changed that have ended.
+    /// Sum of the changes of transactions that have ended.
     ended: i128,
     /// Transactions that are changing balances, by client.
     begun: HashMap<u64, Begun>,
@@ -30,13 +30,13 @@ impl Books {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a client makes these changes now, one a request from the `first` on.
+    /// Notes that a client begins these changes, one per request from number `first` on.
     pub(super) fn begin(&self, client: u64, first: u64, changes: &[Change]) {
         let deltas = changes.iter().map(|change| change.delta).collect();
         self.lock().begun.insert(client, Begun { first, deltas });
     }
 
-    /// Notes that the client has made them all.
+    /// Notes that the client has completed its changes.
     pub(super) fn end(&self, client: u64) {
         let noted = &mut *self.lock();
         if let Some(begun) = noted.begun.remove(&client) {
@@ -44,13 +44,13 @@ impl Books {
         }
     }
 
-    /// Transactions that have begun to change balances, and have not ended.
+    /// Number of transactions that have begun to change balances and have not ended.
     pub(super) fn unfinished(&self) -> u64 {
         self.lock().begun.len() as u64
     }
 
-    /// Sum of the balances that follows from `initial` and from all changes: those of transactions
-    /// that have ended, and those of others that the server has carried out.
+    /// Sum of the balances that follows from `initial` and from all changes: the changes of ended
+    /// transactions, and the changes of unfinished transactions that the server has carried out.
     pub(super) fn sum(&self, initial: i128, balances: &Balances) -> i128 {
         let noted = self.lock();
         let of = |(client, begun): (&u64, &Begun)| -> i128 {

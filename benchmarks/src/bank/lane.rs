@@ -17,7 +17,7 @@ use super::{BankTally, Shared};
 use crate::lanes::{LaneLocks, Load, Mark, Seat, Work, nanos};
 use crate::two_phase::{Failed, PAUSES, Phases};
 
-/// A lane.
+/// A lane that runs a bank's transactions.
 pub(super) struct Serving<A, L> {
     seat: Seat<A>,
     shared: Arc<Shared>,
@@ -25,7 +25,7 @@ pub(super) struct Serving<A, L> {
     teller: Rc<Teller>,
 }
 
-/// Reason for which a client ends before its time.
+/// Reason why a client ends early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
     #[error("{0}")]
@@ -54,7 +54,7 @@ impl<A: LaneLocks, L: Locker> Work for Serving<A, L> {
         &self.seat
     }
 
-    /// Runs one transaction until it has ended, or the time is over.
+    /// Runs one transaction until the transaction has ended or the time is over.
     async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<BankTally>) -> Result<(), Ended> {
         let mut plan = self.shared.bank.draw(rng);
         let began = self.seat.executor().now();
@@ -105,7 +105,8 @@ impl<A: LaneLocks, L: Locker> Work for Serving<A, L> {
             let (lane, time) = (Rc::clone(self), self.seat.times().begins.after(after));
             self.seat.executor().spawn(async move {
                 lane.seat.executor().sleep_until(time).await;
-                // Nobody has its locks before the server is deaf to it.
+                // No other client gets the lost node's locks before the server refuses the node's
+                // requests.
                 lane.shared.store.fence();
                 lane.seat.course().roster().settle(lost);
             });
@@ -114,13 +115,13 @@ impl<A: LaneLocks, L: Locker> Work for Serving<A, L> {
 }
 
 impl<A, L: Locker> Serving<A, L> {
-    /// The part of a lane that has these locks and messages.
+    /// Creates the part of a lane that has these locks and messages.
     pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>, locks: L, rpc: Rpc) -> Self {
         let teller = Teller::new(rpc, shared.load.server());
         Self { seat, shared, locks, teller }
     }
 
-    /// Whether what ends now counts.
+    /// Returns whether an operation that ends now lies in the measured time.
     fn counts(&self) -> bool {
         let (now, times) = (self.seat.executor().now(), self.seat.times());
         times.counts_from <= now && now < times.ends
@@ -138,7 +139,7 @@ impl<A, L: Locker> Serving<A, L> {
         }
     }
 
-    /// Has the balances of all accounts, and puts those that change.
+    /// Gets the balances of all accounts of the plan, and puts the balances that change.
     async fn transact(&self, plan: &mut Plan) -> Result<(), String> {
         let mut customer: Customer = self.teller.customer();
         let mut balances = Vec::with_capacity(plan.accounts.len());

@@ -1,18 +1,18 @@
-//! Banks under two-phase locking: balances at a server, that clients have and put by messages while
-//! they hold the locks of the accounts (ShiftLock §4.5, FissLock §7.9).
+//! Banks under two-phase locking: the balances lie at a server, and clients get and put balances by
+//! messages while they hold the locks of the accounts (ShiftLock §4.5, FissLock §7.9).
 //!
-//! The server knows nothing of locks. Locks are any lock system's, one for each account, and a
-//! transaction takes its own in ascending order.
+//! The server knows nothing of locks. Any lock system can provide the locks, one for each account,
+//! and a transaction takes its locks in ascending order.
 //!
 //! # The audit
-//! The sum of all balances is that of the beginning and of what transactions have changed. If a
-//! compute node is lost, some of its transactions have made a part of their changes; then the sum
-//! has also what the server has carried out of these, and nothing else: locks of the lost node
-//! become free only once the server carries out no more of it. Without a loss no lock had
-//! two holders that exclude each other, and all are free in the end.
+//! The sum of all balances equals the initial sum plus the changes made by transactions. If a
+//! compute node is lost, some of its transactions have made only a part of their changes. The sum
+//! then includes the part that the server has carried out, and nothing else: locks of the lost node
+//! become free only once the server carries out no more requests of that node. Without a loss no
+//! lock had conflicting holders, and all locks are free in the end.
 //!
-//! `plan`: transactions; `server`: the balances; `books`: what clients note; `lane`: what each lane
-//! does.
+//! `plan`: transactions; `server`: the balances; `books`: notes of the clients; `lane`: work of
+//! each lane.
 
 mod books;
 mod lane;
@@ -51,25 +51,25 @@ use server::Store;
 pub struct BankLoad {
     /// The clients, and the lock system.
     pub clients: Clients,
-    /// Their transactions.
+    /// Transactions of the clients.
     pub business: Business,
     /// Customers of the bank.
     pub customers: u64,
     /// Time that the server's core takes for a request.
     pub request: Duration,
-    /// Time after which an acquisition is given up, and its transaction begun again.
+    /// Time after which the client gives up an acquisition and begins its transaction again.
     pub patience: Duration,
-    /// Time after [`lanes::START`] at which the last compute node is lost, and taken off the
-    /// membership; the machines have to end it then.
+    /// Time after [`lanes::START`] at which the last compute node is lost and removed from the
+    /// membership; the machines have to end the node then.
     pub loses: Option<Duration>,
     /// Seed of the balances.
     pub seed: u64,
-    /// Whether the run is judged.
+    /// Whether the run is audited.
     pub audit: bool,
 }
 
 impl BankLoad {
-    /// Most customers.
+    /// Largest number of customers.
     pub const MAX_CUSTOMERS: u64 = 1 << 24;
 
     /// Number of nodes that the machines must have: the last is the server.
@@ -77,7 +77,7 @@ impl BankLoad {
         self.clients.nodes() + 1
     }
 
-    /// The compute node that is lost, if one is.
+    /// Returns the compute node that is lost, if the run loses a node.
     pub const fn lost_node(&self) -> Option<NodeId> {
         match self.loses {
             Some(_) => Some(NodeId(self.clients.cns)),
@@ -94,10 +94,10 @@ impl BankLoad {
         NodeId(self.clients.nodes())
     }
 
-    /// Refuses options that make no sense together.
+    /// Refuses contradictory options.
     ///
     /// # Errors
-    /// A sentence that says which.
+    /// A sentence that names the contradiction.
     pub fn check(&self) -> Result<(), String> {
         self.clients.check(1)?;
         self.clients.check_room(self.accounts())?;
@@ -126,20 +126,20 @@ impl BankLoad {
     }
 }
 
-/// Counts of one lane, or of all, in the time that counts.
+/// Counts of a lane, or sums over lanes, in the measured time.
 #[derive(Clone, Debug)]
 pub struct BankTally {
-    /// Transactions that have ended, those that were refused for want of money included.
+    /// Transactions that have ended, including transactions refused for lack of money.
     pub transactions: u64,
-    /// Attempts that gave an acquisition up.
+    /// Attempts that gave up an acquisition.
     pub aborts: u64,
-    /// Transactions that lost a lock before they were done with it.
+    /// Transactions that lost a lock before its release.
     pub lost: u64,
     /// Time of each acquisition, in nanoseconds.
     pub acquire_ns: Latencies,
-    /// Time of a transaction to the end of its releases, in nanoseconds.
+    /// Time from the start of a transaction to the end of its releases, in nanoseconds.
     pub transaction_ns: Latencies,
-    /// The same by type.
+    /// Time of a transaction by type, in nanoseconds.
     pub of_kind_ns: Vec<Latencies>,
 }
 
@@ -183,23 +183,23 @@ impl AddAssign for BankTally {
 pub struct BankOutcome {
     /// Counts of all lanes.
     pub tally: BankTally,
-    /// Verbs, messages and locks used in the time that counts.
+    /// Verbs, messages and locks used in the measured time.
     pub used: Used,
-    /// Requests that the server has carried out, from the beginning to the end.
+    /// Requests that the server has carried out, from the beginning to the end of the run.
     pub requests: u64,
-    /// Transactions of the lost node that have made a part of their changes, or none.
+    /// Transactions of the lost node that have made a part of their changes, or no change.
     pub unfinished: u64,
-    /// Findings of the audit, if there was one; empty if all is well.
+    /// Findings of the audit, if the run was audited; empty if the audit passed.
     pub findings: Option<Vec<String>>,
     /// Utilisation of NICs, links and cores since the clients have begun, in simulation.
     pub utilisation: Option<Report>,
 }
 
-/// Runs the load. `progress` counts transactions, with one coordinator for each lane; its failure
-/// ends the run.
+/// Runs the load. `progress` counts transactions, with one coordinator for each lane; a failure of
+/// `progress` ends the run.
 ///
 /// # Errors
-/// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+/// [`DeployError`] if the machines refuse, or a client or a lane ends early.
 pub fn run<M: Machines>(
     machines: &M,
     load: &BankLoad,
@@ -209,7 +209,7 @@ pub fn run<M: Machines>(
     match load.clients.kept {
         Some(kept) => {
             let clients = &load.clients;
-            // No account is more popular than others.
+            // Accounts have equal popularity.
             let accounts = load.accounts();
             let chooser = KeyChooser::new(accounts, 0.0);
             let popular =
@@ -278,7 +278,7 @@ fn with_server<M: Machines, R>(
     done
 }
 
-/// Starts the server, which ends with the sender of `stopped`.
+/// Starts the server, which runs until the sender of `stopped` is dropped.
 fn serve<M: Machines>(
     machines: &M,
     shared: &Arc<Shared>,
@@ -337,7 +337,7 @@ impl Shared {
         })
     }
 
-    /// Results of a run, with those of its audit; `locks` looks at them when nothing runs.
+    /// Returns the results of a run with its audit; `locks` inspects the locks when nothing runs.
     fn outcome(
         &self,
         done: Done<BankTally>,

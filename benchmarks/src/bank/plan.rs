@@ -1,4 +1,4 @@
-//! Transactions of a bank: the accounts that each one uses, and what becomes of their balances.
+//! Transactions of a bank: the accounts that a transaction uses, and how their balances change.
 
 use lotus_locks::Mode;
 use rand::Rng;
@@ -12,7 +12,7 @@ use crate::workloads::smallbank::{SmallBank, SmallBankProfile, SmallBankRequest}
 const BALANCE_PERCENT: u32 = 90;
 /// Largest transfer.
 const MAX_TRANSFER: i64 = 100;
-/// Balance of each account in the beginning, less what its number adds.
+/// Initial balance of each account, without the part that depends on the account's number.
 const LEAST_INITIAL: i64 = 10_000;
 
 /// Transactions of a bank.
@@ -37,13 +37,13 @@ impl Business {
 /// Change of the balances of a transaction's accounts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rule {
-    /// Nothing.
+    /// The transaction changes nothing.
     Read,
-    /// All but the last are emptied into the last.
+    /// All accounts but the last are emptied into the last.
     Amalgamate,
     /// The first account pays the second, if it has enough.
     Pay(i64),
-    /// An amount of either sign is added, if something is left.
+    /// An amount of either sign is added, if the balance does not become negative.
     Add(i64),
     /// A check is cashed from the second account, with a penalty if both do not cover it.
     Check(i64),
@@ -55,9 +55,9 @@ const PENALTY: i64 = 1;
 /// One transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
-    /// Number of its type.
+    /// Index of the transaction's type.
     pub(crate) kind: usize,
-    /// Its accounts; their numbers are those of their locks.
+    /// The transaction's accounts; the number of an account is the number of its lock.
     pub(crate) accounts: Vec<Want>,
     rule: Rule,
 }
@@ -66,14 +66,14 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Change {
     pub(crate) account: u64,
-    /// Difference to the balance before.
+    /// Difference from the balance before.
     pub(crate) delta: i64,
     /// The balance afterwards.
     pub(crate) after: i64,
 }
 
 impl Plan {
-    /// Its changes, given the balances of its accounts; nothing if it is refused.
+    /// Returns the changes, given the accounts' balances; empty if the transaction is refused.
     pub(crate) fn changes(&self, before: &[i64]) -> Vec<Change> {
         let mut after = before.to_vec();
         match (self.rule, &mut *after) {
@@ -102,7 +102,7 @@ impl Plan {
     }
 }
 
-/// A bank: its customers and their business.
+/// A bank: customers and their business.
 #[derive(Clone, Debug)]
 pub(crate) struct Bank {
     business: Business,
@@ -112,7 +112,7 @@ pub(crate) struct Bank {
 }
 
 impl Bank {
-    /// A bank of so many customers, at least two, none of them more popular than others.
+    /// Creates a bank of `customers` customers, at least two, all equally popular.
     pub(crate) fn new(business: Business, customers: u64, seed: u64) -> Self {
         let smallbank = SmallBank::new(customers, 0, 0.0, seed);
         Self { business, customers, seed, smallbank }
@@ -123,7 +123,7 @@ impl Bank {
         accounts(self.business, self.customers)
     }
 
-    /// Balance of an account in the beginning.
+    /// Returns the initial balance of an account.
     pub(crate) fn initial(&self, account: u64) -> i64 {
         LEAST_INITIAL + (mix(self.seed ^ mix(account)) % 40_001) as i64
     }
@@ -137,7 +137,7 @@ impl Bank {
                 if rng.random_range(0..100) < BALANCE_PERCENT {
                     return plan(0, &[first], &[], Rule::Read);
                 }
-                // Uniform over the others: the last one replaces the first.
+                // Uniform over the other accounts: the last account replaces the first.
                 let drawn = rng.random_range(0..self.customers - 1);
                 let second = if drawn == first { self.customers - 1 } else { drawn };
                 let amount = rng.random_range(1..=MAX_TRANSFER);
@@ -164,7 +164,7 @@ impl Bank {
     }
 }
 
-/// Number of accounts of so many customers.
+/// Number of accounts of `customers` customers.
 pub(crate) const fn accounts(business: Business, customers: u64) -> u64 {
     match business {
         // Savings, then checking accounts.

@@ -1,9 +1,9 @@
-//! The server of a bank: balances by number, that are had and put by messages.
+//! The server of a bank: balances by number, which clients get and put by messages.
 //!
-//! A core takes in one request after another, for a time that each one costs, as a store does that
-//! has one thread. A request may come twice: those of a client are numbered, and a change that is
-//! older than its last one is not carried out again. Nor are changes of a node that was expelled:
-//! others may have its locks.
+//! One core serves one request after another, and each request costs a fixed time, as in a store
+//! with one thread. A request may arrive twice: the requests of a client are numbered, and a change
+//! that is older than the client's last change is not carried out again. Changes of an expelled
+//! node are not carried out either: other clients may have the node's locks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,21 +19,21 @@ use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::{Patience, Responder, Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
-/// Service by which the bank is asked; locks have the first ones.
+/// RPC service of the bank; locks have the lower service numbers.
 const SERVICE: Service = Service(5);
-/// A request is sent again if there is no answer; the network loses next to none.
+/// Retries of a request without an answer; the network loses next to no messages.
 const PATIENCE: Patience = Patience {
     retry_after: Duration::from_millis(200),
     retry_at_most: Duration::from_secs(2),
     tries: 8,
 };
 
-/// Purpose of a request.
+/// Operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ask {
-    /// A balance.
+    /// Reads a balance.
     Get,
-    /// A balance becomes this.
+    /// Sets a balance to this value.
     Put(i64),
 }
 
@@ -77,7 +77,7 @@ impl Request {
     }
 }
 
-/// Balances, and the last change of each client.
+/// Balances, and the number of each client's last change.
 #[derive(Default)]
 pub(super) struct Balances {
     balances: Vec<i64>,
@@ -87,7 +87,8 @@ pub(super) struct Balances {
 }
 
 impl Balances {
-    /// Carries out a request; the balance afterwards. `None` if there is no such account.
+    /// Carries out a request and returns the balance afterwards. `None` if the account does not
+    /// exist.
     fn serve(&mut self, request: Request) -> Option<i64> {
         let balance = self.balances.get_mut(request.account as usize)?;
         self.requests += 1;
@@ -101,7 +102,7 @@ impl Balances {
         Some(*balance)
     }
 
-    /// Whether a change was carried out, if the client has made no later one.
+    /// Whether a change was carried out, provided that the client has made no later change.
     pub(super) fn has(&self, client: u64, number: u64) -> bool {
         self.changed.get(&client).is_some_and(|last| *last >= number)
     }
@@ -114,10 +115,10 @@ impl Balances {
 /// State shared by the core of the server and the audit.
 pub(super) struct Store {
     balances: Mutex<Balances>,
-    /// A node; its changes are no longer carried out once it is `fenced`.
+    /// The node that the run loses; its changes are no longer carried out once `fenced` is set.
     lost: Option<NodeId>,
     fenced: AtomicBool,
-    /// Time that a request takes.
+    /// Time to serve a request.
     cost: Duration,
 }
 
@@ -131,7 +132,7 @@ impl Store {
         self.balances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out nothing more of the node that is lost.
+    /// Refuses all further requests of the lost node.
     pub(super) fn fence(&self) {
         self.fenced.store(true, Ordering::Release);
     }
@@ -156,7 +157,7 @@ const fn address(node: NodeId) -> Endpoint {
     Endpoint { node, lane: LaneId(0) }
 }
 
-/// Opens the lane of the server on its core. It serves until it is dropped.
+/// Opens the lane of the server on its core. The lane serves until it is dropped.
 pub(super) fn open(
     executor: &mut Executor,
     fabric: &dyn Fabric,
@@ -186,24 +187,24 @@ pub(super) fn open(
     Ok(rpc)
 }
 
-/// A lane's way to the server.
+/// A lane's client side of the server.
 pub(super) struct Teller {
     rpc: Rpc,
     server: NodeId,
-    /// Names of clients that are not in use, and the number of each one's last request.
+    /// Client names that are not in use, each with the number of its last request.
     free: RefCell<Vec<Named>>,
-    /// Names that were given so far.
+    /// Number of names given so far.
     named: Cell<u64>,
 }
 
-/// A client by name, with the number of its last request.
+/// A client's name, with the number of the client's last request.
 #[derive(Clone, Copy, Debug)]
 struct Named {
     client: u64,
     last: u64,
 }
 
-/// A client at the server.
+/// A client of the server.
 pub(super) struct Customer {
     teller: Rc<Teller>,
     named: Named,
@@ -214,7 +215,7 @@ impl Teller {
         Rc::new(Self { rpc, server, free: RefCell::default(), named: Cell::new(0) })
     }
 
-    /// A client under a name of its own.
+    /// Returns a client under a name of its own.
     pub(super) fn customer(self: &Rc<Self>) -> Customer {
         let free = self.free.borrow_mut().pop();
         let named = free.unwrap_or_else(|| {
@@ -228,7 +229,7 @@ impl Teller {
 }
 
 impl Customer {
-    /// The client's name, and the number of its next request.
+    /// Returns the client's name and the number of its next request.
     pub(super) const fn next(&self) -> (u64, u64) {
         (self.named.client, self.named.last + 1)
     }
@@ -236,7 +237,7 @@ impl Customer {
     /// Asks the server; returns the balance.
     ///
     /// # Errors
-    /// A sentence if there is no answer. It is not known then whether a change was made.
+    /// A sentence if the server does not answer. Whether a change was made is then unknown.
     pub(super) async fn ask(&mut self, account: u64, ask: Ask) -> Result<i64, String> {
         self.named.last += 1;
         let Named { client, last: number } = self.named;

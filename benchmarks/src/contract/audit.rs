@@ -1,7 +1,7 @@
-//! Named checks on what a run leaves behind.
+//! Named checks on the state that a run leaves behind.
 //!
-//! A check never fails silently: it carries a sentence with the numbers that it compared. The
-//! decisions are pure; the harness reads the data and chooses when.
+//! A check never fails silently: the detail is a sentence with the compared numbers. The decisions
+//! are pure; the harness reads the data and chooses when.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct Check {
     pub name: String,
     /// Whether the property was found to hold.
     pub passed: bool,
-    /// Whether it could be judged; a check that could not is neither passed nor failed.
+    /// Whether the property could be judged; a check that could not is neither passed nor failed.
     #[serde(default = "yes")]
     pub judged: bool,
     /// The compared numbers; or the reason why nothing was compared.
@@ -34,7 +34,7 @@ impl Check {
         Self { name: name.into(), passed: false, judged: false, detail: why.into() }
     }
 
-    /// Whether it was judged and does not hold.
+    /// Returns whether the check was judged and failed.
     pub fn has_failed(&self) -> bool {
         self.judged && !self.passed
     }
@@ -53,9 +53,9 @@ impl Check {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditOutcome {
-    /// Every check was made, and holds.
+    /// Every check was made and holds.
     Passed,
-    /// No check that was made failed, but some could not be made, or there was none to make.
+    /// No check failed, but some checks could not be made, or there were no checks.
     Incomplete,
     /// A check failed.
     Failed,
@@ -85,8 +85,8 @@ impl Audit {
         Self { passed: outcome == AuditOutcome::Passed, outcome, checks }
     }
 
-    /// The verdict as one line, which ends the command's output: with what was found where a check
-    /// failed.
+    /// Returns the verdict as one line, which ends the command's output. The line includes the
+    /// findings of failed checks.
     pub fn verdict(&self) -> String {
         let list = |of: fn(&Check) -> bool, word: fn(&Check) -> String| {
             let words = self.checks.iter().filter(|check| of(check)).map(word);
@@ -113,8 +113,8 @@ pub struct Effects {
     pub unknown_low: i128,
     /// Sum of the increases by transactions with unknown outcome; not negative.
     pub unknown_high: i128,
-    /// Number of further transactions that may have committed with an unknown effect. If any, no
-    /// balance is judged.
+    /// Number of further transactions that may have committed with an unknown effect. If there are
+    /// any, no balance is judged.
     #[serde(default)]
     pub unjudged: u64,
 }
@@ -171,7 +171,7 @@ pub struct RowCheck {
 }
 
 impl RowCheck {
-    /// Counts a row; `complaint` describes it if it is wrong.
+    /// Counts a row; `complaint` describes the row if it is wrong.
     pub fn see(&mut self, right: bool, complaint: impl FnOnce() -> String) {
         self.rows += 1;
         if !right {
@@ -180,7 +180,7 @@ impl RowCheck {
         }
     }
 
-    /// Check that all rows were right and that there were `expected` of them.
+    /// Returns the check that all rows were right and that `expected` rows were seen.
     pub fn check(self, name: impl Into<String>, expected: u64) -> Check {
         let mut detail = format!("{} of {expected} rows, {} wrong", self.rows, self.wrong);
         if let Some(first) = &self.first {
@@ -190,7 +190,7 @@ impl RowCheck {
         Check::new(name, self.rows == expected && self.wrong == 0, detail)
     }
 
-    /// Check for an unknown number of rows: all were right, and there was at least one.
+    /// Returns the check for an unknown number of rows: all rows right, and at least one row seen.
     pub fn check_all(self, name: impl Into<String>) -> Check {
         let seen = self.rows.max(1);
         self.check(name, seen)

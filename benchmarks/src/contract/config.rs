@@ -1,8 +1,8 @@
 //! Configuration of a benchmark run, as plain values.
 //!
 //! [`ClusterConfig`] describes the machines and the engine, [`LoadConfig`] the load of the clients.
-//! Both go into the report unchanged, so that a figure can be repeated. Nothing is validated here:
-//! the command line has done that.
+//! Both go into the report unchanged, so that a figure can be repeated. The command line has
+//! already validated the values.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,9 +41,9 @@ impl Fabric {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReadRule {
-    /// The newest one, under the lock.
+    /// The newest version, under the lock.
     Latest,
-    /// The newest one at or before the start; abort if there is a newer one (LOTUS §5.1).
+    /// The newest version at or before the start; abort if there is a newer version (LOTUS §5.1).
     Snapshot,
 }
 
@@ -61,9 +61,10 @@ pub enum Sharding {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Routing {
-    /// Read-write ones go to the owner of their first record, read-only ones to a random node.
+    /// Read-write transactions go to the owner of their first record, read-only ones to a random
+    /// node.
     Hybrid,
-    /// All go to a random node.
+    /// All transactions go to a random node.
     Random,
 }
 
@@ -71,7 +72,7 @@ pub enum Routing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// This project's own.
+    /// Lotus, the engine of this project.
     Lotus,
     /// Motor (LOTUS §8).
     Motor,
@@ -90,22 +91,22 @@ impl Engine {
     }
 }
 
-/// What decides the primary of a row, in engines other than Lotus.
+/// Selects the primary of a row, in engines other than Lotus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Primaries {
-    /// Its table, as in Motor and FORD.
+    /// The row's table decides, as in Motor and FORD.
     #[default]
     Table,
-    /// Its place in the table's index.
+    /// The row's place in the table's index decides.
     Shard,
 }
 
-/// Where Motor has the values of a row's versions (LOTUS §7.1, Figure 14).
+/// How Motor stores the values of a row's versions (LOTUS §7.1, Figure 14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecordStore {
-    /// The newest one, and deltas of the others.
+    /// The newest value in full, and deltas for the other versions.
     #[default]
     Deltas,
     /// A full record for each version.
@@ -116,31 +117,31 @@ pub enum RecordStore {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CommitSteps {
-    /// Nothing is awaited.
+    /// No step is awaited.
     #[default]
     AtOnce,
-    /// A log entry and INVISIBLE versions, then the timestamp, each awaited.
+    /// A log entry and INVISIBLE versions, then the timestamp; each step is awaited.
     LogAndVisible,
 }
 
 /// Settings of engines other than Lotus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct BaselineConfig {
-    /// What decides the primary of a row.
+    /// Selects the primary of a row.
     pub primaries: Primaries,
-    /// Whether the engine has the faults that its publication has.
+    /// Whether the engine keeps the faults of its publication.
     pub as_published: bool,
-    /// Whether no locks are taken, so that updates are lost.
+    /// Whether locks are left out, so that updates are lost.
     pub unlocked: bool,
     /// Whether rows of Motor are loaded with room for their deltas.
     pub loaded_deltas: bool,
-    /// Where Motor has the values of versions.
+    /// How Motor stores the values of versions.
     pub record_store: RecordStore,
     /// How a transaction of Motor commits.
     pub commit: CommitSteps,
     /// Least bytes of an item of FORD.
     pub item_bytes: usize,
-    /// Whether commits of FORD read back what they have written to backups.
+    /// Whether commits of FORD read back their writes to backups.
     pub flush: bool,
 }
 
@@ -158,13 +159,14 @@ pub enum Locks {
     ShiftLock,
     /// Queues in words of the memory nodes (DecLock §4).
     Declock,
-    /// The traffic of an idealized lock on the memory nodes, which excludes nothing (LOTUS §8.4).
+    /// The traffic of an idealized lock on the memory nodes, which excludes no holder (LOTUS §8.4).
     #[serde(rename = "ideal-rdma")]
     IdealRdma,
 }
 
 impl Locks {
-    /// Reason why data written under these locks cannot be judged, if it cannot.
+    /// Returns the reason why data written under these locks cannot be judged, if there is a
+    /// reason.
     pub const fn why_not_judged(self) -> Option<&'static str> {
         match self {
             Self::Lotus | Self::Cas | Self::Dslr | Self::ShiftLock | Self::Declock => None,
@@ -173,13 +175,13 @@ impl Locks {
     }
 }
 
-/// Treatment of a request that meets a lock held by another transaction.
+/// What a lock request does when another transaction holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LockWait {
-    /// It waits where that cannot end in a deadlock; retries take their locks in order.
+    /// The request waits where waiting cannot end in a deadlock; retries take their locks in order.
     Ordered,
-    /// It is refused, as in the paper (LOTUS §4.1).
+    /// The request is refused, as in the paper (LOTUS §4.1).
     None,
 }
 
@@ -187,9 +189,9 @@ pub enum LockWait {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Timestamps {
-    /// A clock that all coordinators of the process share.
+    /// A clock shared by all coordinators of the process.
     Clock,
-    /// One compute node that serves them to all.
+    /// A compute node that serves timestamps to the whole cluster.
     Oracle,
 }
 
@@ -213,15 +215,15 @@ pub enum Retention {
     Off,
 }
 
-/// Rows with places that address caches know at the start.
+/// Rows whose addresses are in the address caches at the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AddressCache {
-    /// All loaded ones, on each compute node.
+    /// All loaded rows, on every compute node.
     Warm,
-    /// None; each compute node learns them.
+    /// No rows; compute nodes learn addresses.
     Cold,
-    /// None; each coordinator learns them for itself.
+    /// No rows; coordinators learn addresses individually.
     PerThread,
 }
 
@@ -278,13 +280,13 @@ pub struct ClusterConfig {
     pub lock_table_bytes: u64,
     /// Capacity of each compute node's version table cache, in rows; 0 for no cache.
     pub vt_cache: usize,
-    /// What address caches hold at the start.
+    /// Contents of the address caches at the start.
     pub address_cache: AddressCache,
     /// Source of shard numbers.
     pub sharding: Sharding,
     /// Locks that guard the records.
     pub locks: Locks,
-    /// Treatment of requests for locks that are held.
+    /// Behaviour of requests for held locks.
     pub lock_wait: LockWait,
     /// Source of timestamps.
     pub timestamps: Timestamps,
@@ -295,19 +297,18 @@ pub struct ClusterConfig {
     /// Bits of the names of rows: with fewer than 64, many rows share a name.
     #[serde(skip)]
     pub name_bits: u32,
-    /// Seed of the secret that the names of rows have, so that a run is repeated; 0 for none.
+    /// Seed of the secret in the names of rows, so that a run can be repeated; 0 for no secret.
     #[serde(skip)]
     pub name_seed: u64,
-    /// Interval at which compute nodes exchange the oldest snapshots that they read, in
-    /// microseconds.
+    /// Interval at which compute nodes exchange the oldest snapshots in use, in microseconds.
     #[serde(skip)]
     pub horizon_us: u64,
     /// Interval at which compute nodes compare their loads and give shards away, in microseconds;
     /// `None` for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub balance_us: Option<u64>,
-    /// Time for which a node may be silent before it is expelled, in microseconds; `None` to expel
-    /// none.
+    /// Time for which a node may be silent before it is expelled, in microseconds; `None` if no
+    /// node is expelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_us: Option<u64>,
     /// Memory limit of each memory node in bytes; `None` for no limit.
@@ -316,7 +317,7 @@ pub struct ClusterConfig {
 
 impl ClusterConfig {
     /// Whether transactions may leave rows that no serial execution leaves: under locks that
-    /// exclude nothing, and in an engine with its published faults or without its locks.
+    /// exclude no holder, and in an engine with its published faults or without its locks.
     pub fn may_break_data(&self) -> bool {
         let by_engine = self.baseline.is_some_and(|one| one.as_published || one.unlocked);
         by_engine || self.locks.why_not_judged().is_some()
@@ -358,15 +359,15 @@ impl Default for ClusterConfig {
     }
 }
 
-/// What a client does when an attempt was aborted that could be repeated.
+/// What a client does after an aborted attempt that could be repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Aborted {
-    /// It repeats the transaction until it commits, after a random wait.
+    /// The client repeats the transaction until it commits, after a random wait.
     #[default]
     Retry,
-    /// It goes on with its next transaction at once, as the programs of Motor and FORD do. The
-    /// mixture of what commits leans to transactions that meet no others.
+    /// The client goes on with its next transaction at once, as the programs of Motor and FORD do.
+    /// The mixture of committed transactions leans to transactions without conflicts.
     Drop,
 }
 
@@ -379,14 +380,14 @@ pub struct LoadConfig {
     pub other_isolation: f64,
     /// Choice of the compute node for a transaction.
     pub routing: Routing,
-    /// What becomes of a transaction whose attempt was aborted.
+    /// What a client does after an aborted attempt.
     pub aborted: Aborted,
     /// Duration of the measurement, in seconds.
     pub secs: f64,
-    /// Committed transactions at which the run ends before that; `None` for no such end.
+    /// Committed transactions at which the run ends early; `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub txns: Option<u64>,
-    /// Duration of the warm-up before it, in seconds.
+    /// Duration of the warm-up before the measurement, in seconds.
     pub warmup_secs: f64,
     /// Rate of an open loop over all clients, in transactions a second; `None` for a closed loop.
     pub rate_tps: Option<f64>,
@@ -406,7 +407,7 @@ pub struct LoadConfig {
 }
 
 impl LoadConfig {
-    /// Tasks of each coordinator besides its workers: the pacer of an open loop, and the mover of
+    /// Tasks of a coordinator besides the workers: the pacer of an open loop, and the mover of
     /// shards.
     pub fn helpers(&self) -> usize {
         usize::from(self.rate_tps.is_some()) + usize::from(self.move_us.is_some())

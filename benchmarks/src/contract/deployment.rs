@@ -1,13 +1,13 @@
 //! The interface to a cluster under test that the harness is written against.
 //!
 //! # What it is
-//! [`Deployment`] separates this crate from an engine with its cluster: create tables, load them,
-//! run one task per coroutine, and scan every record afterwards. [`Host`] is a task's view of the
-//! coordinator that it runs on. An adapter is meant to be thin.
+//! [`Deployment`] separates this crate from an engine with its cluster: it creates tables, loads
+//! them, runs one task per coroutine, and scans every record afterwards. [`Host`] is a task's view
+//! of its coordinator. An adapter is meant to be thin.
 //!
 //! # Ownership
 //! The deployment owns threads, time and memory. The harness owns the clients, their randomness and
-//! everything that is measured. Nothing here starts nodes: the caller hands over a running
+//! all measurements. No function of this module starts nodes: the caller hands over a running
 //! deployment.
 
 use std::ops::Sub;
@@ -33,7 +33,7 @@ pub struct Seat {
 
 /// A task's view of its coordinator.
 ///
-/// All tasks of one coordinator share its thread. All coordinators read the same clock.
+/// The tasks of a coordinator share its thread. Coordinators share one clock.
 #[allow(async_fn_in_trait, reason = "tasks stay on their coordinator's thread")]
 pub trait Host {
     /// Engine that runs the task's transactions.
@@ -42,20 +42,19 @@ pub trait Host {
     /// Takes one of the coordinator's coroutine slots.
     ///
     /// # Errors
-    /// [`DeployError`] if none is left.
+    /// [`DeployError`] if no slot is left.
     fn engine(&self) -> Result<Self::Engine, DeployError>;
 
     /// The time, in nanoseconds; monotonic.
     fn now_ns(&self) -> u64;
 
-    /// Waits until the clock has reached `ns`, and lets the coordinator's other tasks run
-    /// meanwhile.
+    /// Waits until the clock has reached `ns`; the coordinator's other tasks run meanwhile.
     async fn sleep_until(&self, ns: u64);
 
-    /// Number of the compute node, from zero, that owns the locks of a key.
+    /// Returns the number, from zero, of the compute node that owns the locks of a key.
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize;
 
-    /// Counts of the coordinator, and of its compute node, so far; zero for engines without.
+    /// Counts of the coordinator and of its compute node so far; zero for engines without counts.
     fn activity(&self) -> Activity {
         Activity::default()
     }
@@ -116,8 +115,8 @@ pub trait Deployment {
     /// are for the harness to fill in.
     fn memory(&self) -> Memory;
 
-    /// Bytes in use on each memory node after loading, before the first transaction; empty where
-    /// that is not known.
+    /// Bytes in use on each memory node after loading, before the first transaction; empty if
+    /// unknown.
     fn memory_loaded(&self) -> Vec<u64> {
         Vec::new()
     }
@@ -168,14 +167,14 @@ pub trait Deployment {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeployError {
-    /// The configuration does not allow it. Change the setting that the message names.
+    /// The configuration does not allow the operation. Change the setting that the message names.
     #[error("{0}")]
     Refused(String),
-    /// Something broke. Discard everything measured so far.
+    /// The cluster broke. Discard the measurements so far.
     #[error("{0}")]
     Failed(String),
-    /// A row in memory cannot be what any transaction has written. What was measured stands, and
-    /// its audit has failed.
+    /// A row in memory holds a value that no transaction can have written. The measurements stand,
+    /// and the audit has failed.
     #[error("{0}")]
     Damaged(String),
 }
@@ -238,7 +237,7 @@ impl Sub for Traffic {
 pub struct Hits {
     /// Number of look-ups.
     pub lookups: u64,
-    /// Number of look-ups that found their entry.
+    /// Number of look-ups that found an entry.
     pub hits: u64,
 }
 
@@ -265,9 +264,9 @@ pub struct Caches {
 pub struct Activity {
     /// Look-ups in the coordinator's caches.
     pub caches: Caches,
-    /// Locks taken by its transactions; hits are those owned by its own node.
+    /// Locks taken by the coordinator's transactions; hits are locks owned by its node.
     pub locks: Hits,
-    /// Shards that its node gave to others; zero on all coordinators of a node but the first.
+    /// Shards given away by the node; zero except on the first coordinator of a node.
     pub shards: u64,
 }
 
@@ -286,26 +285,26 @@ impl Sub for Caches {
 /// Locks taken, and shards moved from one compute node to another (LOTUS §4.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ownership {
-    /// Locks taken; hits are those owned by the transaction's own node.
+    /// Locks taken; hits are locks owned by the transaction's node.
     pub locks: Hits,
-    /// Hand-overs: one node gave a batch of shards to another.
+    /// Hand-overs, which move a batch of shards from one node to another.
     pub hand_overs: u64,
-    /// Shards moved by those hand-overs.
+    /// Shards moved by hand-overs.
     pub shards: u64,
-    /// Attempts that a hand-over asked to give up their locks.
+    /// Attempts asked by a hand-over to give up their locks.
     pub stragglers: u64,
     /// Sum over all hand-overs of the time in which no owner grants the moving shards' locks.
     pub interrupted: Duration,
-    /// Longest such time of a single hand-over.
+    /// Longest such interruption by a single hand-over.
     pub longest: Duration,
     /// A shard that takes most of its owner's time and would take as much on any other node, if
-    /// there is one.
+    /// such a shard exists.
     pub too_hot: Option<u16>,
 }
 
 impl Ownership {
-    /// Activity between the earlier counts `earlier` and `self`. `longest` is that of the whole
-    /// time, as it cannot be split, or zero if there were no hand-overs.
+    /// Activity between the earlier counts `earlier` and `self`. `longest` covers the whole time,
+    /// as a maximum cannot be split, or is zero if there were no hand-overs.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let hand_overs = self.hand_overs - earlier.hand_overs;
@@ -337,7 +336,7 @@ impl std::ops::AddAssign for Ownership {
 /// Memory that the data takes.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Memory {
-    /// Bytes of one replica of one record, index included, averaged over all tables.
+    /// Bytes of a record on one replica, index included, averaged over all tables.
     pub bytes_per_record_and_replica: f64,
     /// Resident bytes of the process that embeds the cluster; 0 if unknown.
     pub resident_bytes: u64,
@@ -345,7 +344,7 @@ pub struct Memory {
     /// versions and logs. Empty if unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bytes_per_node: Vec<u64>,
-    /// The same before the first transaction. Empty if unknown.
+    /// Bytes in use on each memory node before the first transaction. Empty if unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loaded_bytes_per_node: Vec<u64>,
     /// Transactions that have committed in between, warm-up included.
@@ -357,7 +356,8 @@ pub struct Memory {
 pub struct MemoryNodesUse {
     /// Number of processes.
     pub processes: usize,
-    /// Processor time of all of them from the start of loading to the end of the audit, in seconds.
+    /// Processor time of all processes from the start of loading to the end of the audit, in
+    /// seconds.
     pub processor_s: f64,
 }
 

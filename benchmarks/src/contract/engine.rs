@@ -1,18 +1,18 @@
 //! The interface to a transaction engine that workloads are written against.
 //!
 //! # What it is
-//! The trait pair [`TxnEngine`] and [`Txn`]: a workload is written once against them, and any
-//! engine that implements them can run it, ours or a baseline. They follow the shape that systems
-//! on disaggregated memory share: declare the data, execute (lock and read it), write, commit
+//! The trait pair [`TxnEngine`] and [`Txn`]: a workload is written once against the traits, and any
+//! engine that implements them can run it, Lotus or a baseline. The traits follow the shape common
+//! to systems on disaggregated memory: declare the data, execute (lock and read it), write, commit
 //! (LOTUS §5.1).
 //!
 //! # What it is not
-//! It is not the public interface of an engine. It has no tables to create and no cluster to
-//! start; that is [`crate::contract::deployment`].
+//! The traits are not the public interface of an engine: they create no tables and start no
+//! cluster. [`crate::contract::deployment`] does that.
 //!
 //! # Cost
-//! Everything is dispatched statically and nothing here allocates, so that measurements show the
-//! engine's own cost. Futures stay on their coordinator's thread and need not be `Send`.
+//! Dispatch is static and the traits do not allocate, so that measurements show the engine's own
+//! cost. Futures stay on their coordinator's thread and need not be `Send`.
 
 use std::fmt;
 
@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 /// The isolation level of a read-write transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Isolation {
-    /// Equivalent to some serial order; data that is only read is read-locked.
+    /// Equivalent to a serial order; data that is only read is read-locked.
     #[serde(rename = "sr")]
     Serializable,
-    /// Reads come from one snapshot; of two concurrent writers of a key one aborts.
+    /// Reads come from one snapshot; of two concurrent writers of a key, one aborts.
     #[serde(rename = "si")]
     Snapshot,
 }
@@ -68,7 +68,7 @@ pub struct Item(pub u32);
 pub struct Receipt {
     /// The commit timestamp; `None` when nothing was written.
     pub commit_ts: Option<u64>,
-    /// The snapshot that the reads came from; `None` if they were made under locks.
+    /// The snapshot of the reads; `None` if the reads were made under locks.
     pub snapshot: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ pub enum AbortReason {
     LockTableFull,
     /// The data carries the write of a transaction that is in doubt. Retry.
     InDoubt,
-    /// The snapshot's versions have been overwritten. Retry with a newer one.
+    /// The snapshot's versions have been overwritten. Retry with a newer snapshot.
     SnapshotTooOld,
     /// A node did not answer in time, or the data is lost for now. Retry.
     Unavailable,
@@ -117,7 +117,7 @@ impl AbortReason {
         self as usize
     }
 
-    /// Whether a client drops the request and issues another one instead of retrying.
+    /// Returns whether a client drops the request, and issues a new request, instead of retrying.
     #[inline]
     pub const fn drops_request(self) -> bool {
         matches!(self, Self::Logic | Self::Suspected | Self::Unowned | Self::MemoryFull)
@@ -156,7 +156,7 @@ pub enum TxnError {
     #[error("the outcome of the transaction is unknown")]
     Unknown,
     /// The compute node was expelled from the cluster. The attempt may or may not have committed;
-    /// clients of this node go to another one.
+    /// clients of the node move to another node.
     #[error("the compute node is lost")]
     Lost,
     /// The run has become worthless: a full table, a damaged value, misuse. Stop and show the
@@ -177,21 +177,22 @@ pub trait TxnEngine {
     /// As [`TxnError`] says.
     async fn begin(&mut self, kind: TxnKind) -> Result<Self::Txn, TxnError>;
 
-    /// Says that the next attempt is not a retry of the last one. The default does nothing.
+    /// Announces that the next attempt is not a retry of the last attempt. The default does
+    /// nothing.
     fn new_transaction(&mut self) {}
 
-    /// Whether the next attempt, a retry, waits in queues for its locks, so that there is no need
-    /// to put it off. By default none does.
+    /// Whether the next attempt, a retry, waits in queues for its locks, so that the client need
+    /// not delay the retry. False by default.
     fn retries_in_order(&self) -> bool {
         false
     }
 }
 
-/// The rows of one attempt of one transaction, as the workload's code sees them. The caller of that
-/// code commits.
+/// The rows of an attempt of a transaction, as the workload's code sees them. The caller of the
+/// workload's code commits.
 #[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
 pub trait Txn {
-    /// The id of this attempt; no two attempts share one.
+    /// The unique id of the attempt.
     fn id(&self) -> TxnId;
 
     /// Declares a record that will be read.
@@ -206,7 +207,7 @@ pub trait Txn {
     /// As [`TxnError`] says.
     fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError>;
 
-    /// Declares a record that does not exist yet, with its value. It is not read.
+    /// Declares a record that does not exist yet, with its value. Inserted records are not read.
     ///
     /// # Errors
     /// As [`TxnError`] says; if the record exists, the execution aborts with
@@ -218,8 +219,8 @@ pub trait Txn {
         value: &[u8],
     ) -> Result<Item, TxnError>;
 
-    /// Locks and reads the records added since the last call. May be called again after adding
-    /// more.
+    /// Locks and reads the records added since the last call. May be called again after adding more
+    /// records.
     ///
     /// # Errors
     /// As [`TxnError`] says; after an error only [`Finish::abort`] may be called.
@@ -243,9 +244,9 @@ pub trait Txn {
     /// As [`TxnError`] says.
     fn delete(&mut self, item: Item) -> Result<(), TxnError>;
 
-    /// Carries out an operation on an ordered table. Passes the rows that it reads to `visit`, and
-    /// returns the number of rows that were read or changed. The default is for engines without
-    /// ordered tables.
+    /// Carries out an operation on an ordered table. Passes the rows that the operation reads to
+    /// `visit`, and returns the number of rows that were read or changed. The default is for
+    /// engines without ordered tables.
     ///
     /// # Errors
     /// As [`TxnError`] says; after an error only [`Finish::abort`] may be called.
@@ -258,92 +259,93 @@ pub trait Txn {
         Err(TxnError::Fatal("this engine has no ordered tables".to_owned()))
     }
 
-    /// Visits the rows that the engine keeps for ordered tables, as far as this attempt has read or
-    /// changed them. There are none by default.
+    /// Visits the rows that the engine stores for ordered tables, as far as the attempt has read or
+    /// changed them. The default visits no rows.
     fn for_each_stored(&self, _visit: &mut dyn FnMut(StoredRow)) {}
 }
 
 /// An operation on an ordered table. Bounds compare as bytes do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ordered<'k> {
-    /// Says that a key, or a range that begins with it, will be used: a hint, which may save a
-    /// round.
+    /// Announces that a key, or a range that begins with the key, will be used: a hint, which may
+    /// save a round.
     Declare {
         /// The key.
         key: &'k [u8],
-        /// Whether the attempt will change it.
+        /// Whether the attempt will change the row.
         for_update: bool,
     },
-    /// Reads the row of a key, if there is one.
+    /// Reads the row of a key, if the row exists.
     Get {
         /// The key.
         key: &'k [u8],
-        /// Whether the attempt will change it.
+        /// Whether the attempt will change the row.
         for_update: bool,
     },
     /// Reads the rows of a range.
     Range(KeyRange<'k>),
-    /// Sets the value of a key, whether it has a row or not.
+    /// Sets the value of a key, whether the key has a row or not.
     Put {
         /// The key.
         key: &'k [u8],
         /// The value.
         value: &'k [u8],
     },
-    /// Adds a row; if there is one, the attempt aborts with [`AbortReason::Logic`].
+    /// Adds a row; if the row exists, the attempt aborts with [`AbortReason::Logic`].
     Insert {
         /// The key.
         key: &'k [u8],
         /// The value.
         value: &'k [u8],
     },
-    /// Deletes the row of a key, if there is one.
+    /// Deletes the row of a key, if the row exists.
     Delete {
         /// The key.
         key: &'k [u8],
     },
 }
 
-/// Range of keys, and how its rows are read.
+/// Range of keys, and the way to read its rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyRange<'k> {
     /// The first key.
     pub from: &'k [u8],
-    /// The first key behind the range; `None` for all keys that follow.
+    /// The first key behind the range; `None` if the range has no upper bound.
     pub until: Option<&'k [u8]>,
     /// Whether the rows come in descending order.
     pub reverse: bool,
     /// Largest number of rows.
     pub limit: usize,
-    /// Whether the attempt will change them.
+    /// Whether the attempt will change the rows.
     pub for_update: bool,
 }
 
-/// What an attempt has done with a row of remote memory that the engine keeps for an ordered table.
+/// How an attempt has used a row of remote memory that the engine stores for an ordered table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredRow {
     /// The table.
     pub table: TableId,
     /// The engine's own key.
     pub key: PrimaryKey,
-    /// Writer of the version that was read, `None` for a loaded one; `None` if none was read.
+    /// Writer of the version that was read, `None` for a loaded version; `None` if no version was
+    /// read.
     pub read: Option<Option<TxnId>>,
-    /// Whether it is written.
+    /// Whether the row is written.
     pub written: bool,
-    /// Whether it is deleted.
+    /// Whether the row is deleted.
     pub deleted: bool,
 }
 
-/// Commit or abort of one attempt of one transaction.
+/// Commit or abort of an attempt of a transaction.
 #[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
 pub trait Finish: Txn {
-    /// Commits: makes all writes visible, or none of them.
+    /// Commits: makes either all writes visible or no write.
     ///
     /// # Errors
     /// As [`TxnError`] says.
     async fn commit(self) -> Result<Receipt, TxnError>;
 
-    /// Aborts: none of the attempt's writes ever becomes visible.
+    /// Aborts: no write of the attempt ever becomes visible.
     fn abort(self);
 }
 

@@ -1,6 +1,6 @@
 //! The contract between workloads, engines and the harness: traits, configuration, effects, counts.
 //!
-//! The lowest room: it imports from no other. It knows no workload and no engine.
+//! The lowest room: imports from no other room, and knows no workload and no engine.
 
 pub mod audit;
 pub mod config;

@@ -1,4 +1,4 @@
-//! Counts and latencies of one worker, and their sums over all workers.
+//! Counts and latencies of a worker, and their sums over all workers.
 //!
 //! A [`Tally`] belongs to one worker and is written without synchronisation; tallies are merged
 //! when all workers have ended. Latencies go into histograms with two significant digits: 30 KiB
@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use crate::contract::audit::Effects;
 use crate::contract::engine::AbortReason;
 
-/// Upper bound of recorded latencies, in nanoseconds: a minute. Longer ones count as this.
+/// Upper bound of recorded latencies, in nanoseconds: a minute. Longer latencies count as a minute.
 const MAX_LATENCY_NS: u64 = 60_000_000_000;
 /// Significant digits of a latency: precise to one per cent.
 const SIGNIFICANT_DIGITS: u8 = 2;
@@ -46,7 +46,7 @@ impl Counts {
         self.latency_ns.add(&other.latency_ns).expect("all histograms have the same bounds");
     }
 
-    /// Attempts that aborted, over all reasons.
+    /// Number of aborted attempts, over all reasons.
     pub fn aborts(&self) -> u64 {
         self.aborted.iter().sum()
     }
@@ -80,7 +80,7 @@ impl Timeline {
     }
 }
 
-/// Counts of one worker, or of all.
+/// Counts of a worker, or sums over workers.
 #[derive(Clone, Debug)]
 pub struct Tally {
     /// Counts by transaction type, of requests issued after the warm-up.
@@ -91,7 +91,7 @@ pub struct Tally {
     pub effects: Effects,
     /// End of the last transaction, in nanoseconds.
     pub last_end_ns: u64,
-    /// Commits over time, if asked for.
+    /// Commits over time, if a timeline was requested.
     pub timeline: Option<Timeline>,
 }
 
@@ -107,7 +107,7 @@ impl Tally {
         }
     }
 
-    /// Adds an empty timeline with steps of `step_us` microseconds, if any.
+    /// Adds an empty timeline with steps of `step_us` microseconds, if `step_us` is given.
     #[must_use]
     pub(crate) fn with_timeline(self, step_us: Option<u64>) -> Self {
         Self { timeline: step_us.map(|step_us| Timeline::new(step_us * 1_000)), ..self }
@@ -139,7 +139,8 @@ impl Tally {
         total
     }
 
-    /// Counts a commit at `at_ns` in the timeline, if there is one; it begins at `from_ns`.
+    /// Counts a commit at `at_ns` in the timeline, if there is one; the timeline begins at
+    /// `from_ns`.
     #[inline]
     pub(crate) fn note_commit(&mut self, from_ns: u64, at_ns: u64) {
         let Some(timeline) = &mut self.timeline else { return };
@@ -148,7 +149,7 @@ impl Tally {
         }
     }
 
-    /// Counts a commit, and its latency if it was issued after the warm-up.
+    /// Counts a commit, and its latency if the request was issued after the warm-up.
     #[inline]
     pub fn commit(&mut self, kind: usize, latency_ns: Option<u64>, effect: i64) {
         self.all_committed += 1;

@@ -1,10 +1,11 @@
 //! The interface of a workload: tables, requests, transactions, and an audit of the result.
 //!
 //! A workload knows nothing of clients, time, retries or routing: it draws a request, names the
-//! record to route it by, runs one attempt of it, and states its effect. The harness does the rest.
+//! record for routing, runs one attempt of the request, and states its effect. The harness does the
+//! rest.
 //!
-//! Its *balance* is a sum over the data: every committed transaction reports its change of that
-//! sum. After the run the harness compares the sum that it finds with the reported changes.
+//! A workload's *balance* is a sum over the data: every committed transaction reports its change of
+//! the sum. After the run the harness compares the sum in the data with the reported changes.
 
 use std::time::Duration;
 
@@ -38,13 +39,15 @@ pub trait Workload: Send + Sync + 'static {
     /// Name on the command line and in reports.
     const NAME: &'static str;
 
-    /// True for a workload that goes on when no memory is left for another row. Others end there.
+    /// True for a workload that goes on when no memory is left for another row. Other workloads
+    /// end.
     const FILLS_MEMORY: bool = false;
 
-    /// Names of its transactions; [`Workload::kind`] indexes this list.
+    /// Names of the workload's transactions; [`Workload::kind`] indexes this list.
     const TRANSACTIONS: &'static [&'static str];
 
-    /// Specifications of its tables; [`Workload::rows`] and [`Workload::row`] index this list.
+    /// Specifications of the workload's tables; [`Workload::rows`] and [`Workload::row`] index this
+    /// list.
     fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec>;
 
     /// Tells the workload the ids of its tables, in the order of [`Workload::tables`].
@@ -59,7 +62,7 @@ pub trait Workload: Send + Sync + 'static {
     /// The next request.
     fn draw(&self, rng: &mut SmallRng) -> Self::Request;
 
-    /// The next request, `elapsed` after the first one. Most workloads do not change with time.
+    /// The next request, `elapsed` after the first request. Most workloads do not change with time.
     #[inline]
     fn draw_at(&self, rng: &mut SmallRng, _elapsed: Duration) -> Self::Request {
         self.draw(rng)
@@ -78,7 +81,7 @@ pub trait Workload: Send + Sync + 'static {
     ///
     /// # Errors
     /// The engine's errors; [`crate::AbortReason::Logic`] if the workload's own rules ask for a
-    /// rollback, and [`TxnError::Fatal`] if a value is not as it must be.
+    /// rollback, and [`TxnError::Fatal`] if a value is invalid.
     async fn attempt<T: Txn>(&self, txn: &mut T, request: &Self::Request) -> Result<i64, TxnError>;
 
     /// Checks all data after the run.
@@ -92,7 +95,7 @@ pub trait Workload: Send + Sync + 'static {
     ) -> Result<Vec<Check>, DeployError>;
 
     /// Checks the outcome counts of each type of transaction, in the order of
-    /// [`Workload::TRANSACTIONS`]. Most workloads check nothing here.
+    /// [`Workload::TRANSACTIONS`]. The default checks nothing.
     fn judge(&self, _counts: &[Counts]) -> Vec<Check> {
         Vec::new()
     }
@@ -100,14 +103,14 @@ pub trait Workload: Send + Sync + 'static {
     /// Parameters of the workload, for the report.
     fn settings(&self) -> serde_json::Value;
 
-    /// Rates by which this workload is known, such as tpmC; `by_transaction` is in the order of
+    /// Well-known rates of the workload, such as tpmC; `by_transaction` is in the order of
     /// [`Workload::TRANSACTIONS`].
     fn rates(_by_transaction: &[Counts], _elapsed_s: f64) -> Vec<Rate> {
         Vec::new()
     }
 }
 
-/// A rate by which a workload is known.
+/// A well-known rate of a workload.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rate {
     /// Name in reports.

@@ -2,24 +2,24 @@
 //!
 //! # Closed loop
 //! There are as many clients as coroutines in the whole cluster, and each has one transaction in
-//! flight. A client is not bound to a compute node: it is a token of randomness that draws a
-//! request and goes where the request belongs (LOTUS §4.3). If that is the node where it already
-//! is, its worker serves the request; otherwise the client queues at the coordinator with the same
-//! number on the other node.
+//! flight. A client is not bound to a compute node: a client is a token of randomness that draws a
+//! request and goes to the node that the request belongs to (LOTUS §4.3). If the client already is
+//! at that node, its worker serves the request; otherwise the client queues at the coordinator with
+//! the same number on the other node.
 //!
 //! # Open loop
-//! One pacer per coordinator draws requests at random intervals that keep to a rate and queues
-//! them, whether or not earlier ones have ended. Latency counts from the moment a request was
-//! meant to start, so a stall is not hidden by the requests that it delays.
+//! One pacer per coordinator draws requests at random intervals that keep to a rate and queues the
+//! requests, whether or not earlier requests have ended. Latency counts from the intended start of
+//! a request, so a stall is not hidden by the requests that it delays.
 //!
 //! # Moving shards
 //! If configured, one task periodically draws a request and gives its shard to the next compute
 //! node. Hot shards thus move most, as they would for load balancing.
 //!
 //! # Lost compute nodes
-//! When a compute node is lost, the clients with requests under way there end with it. All other
-//! clients go on: calls queued there move to the next node, and no new calls go there. The run ends
-//! when the last client is gone.
+//! When a compute node is lost, the clients whose requests run on the node end with the node. The
+//! remaining clients go on: calls queued at the node move to the next node, and no new calls go
+//! there. The run ends when the last client is gone.
 //!
 //! # The end
 //! Clients and pacers stop at the deadline; calls that pacers have queued by then are still served.
@@ -50,9 +50,9 @@ const MOVER_STREAM: u64 = 3 << 32;
 /// A closed-loop client.
 pub(crate) struct Client {
     rng: SmallRng,
-    /// Session of the client in histories: its transactions never overlap.
+    /// Session of the client in histories: the client's transactions never overlap.
     session: u32,
-    /// Reference to [`Run::present`]; the count tells how many clients are left.
+    /// Reference to [`Run::present`]; the reference count shows how many clients are left.
     _present: Arc<()>,
 }
 
@@ -66,8 +66,8 @@ pub(crate) struct Call<R> {
 }
 
 impl<R> Call<R> {
-    /// Session of this call in the history, given the worker that serves it: the client's, or else
-    /// the worker's own.
+    /// Session of this call in the history, given the worker that serves the call: the client's
+    /// session, or else the worker's own.
     pub(crate) fn session(&self, seat: u32) -> u32 {
         self.client.as_ref().map_or(seat, |client| client.session)
     }
@@ -89,7 +89,7 @@ impl Window {
     }
 }
 
-/// State shared by all workers and pacers of one run.
+/// State shared by the workers and pacers of a run.
 pub(crate) struct Run<W: Workload> {
     pub(crate) workload: Arc<W>,
     pub(crate) load: LoadConfig,
@@ -98,12 +98,12 @@ pub(crate) struct Run<W: Workload> {
     threads: usize,
     coroutines: usize,
     /// Whether the system under test may break its data, so that attempts may find rows that no
-    /// serial execution leaves: they count as aborted.
+    /// serial execution leaves: such attempts count as aborted.
     pub(crate) breaks_data: bool,
     /// Queues of calls, by coordinator.
     queues: Vec<Queue<W::Request>>,
     window: OnceLock<Window>,
-    /// Each client holds a reference, so that its count tells when none is left.
+    /// Each client holds a reference; the count shows when no client is left.
     present: Arc<()>,
     stopped: AtomicBool,
     fatal: OnceLock<String>,
@@ -151,9 +151,9 @@ impl<W: Workload> Run<W> {
         }
     }
 
-    /// Registers the task that begins at this seat. Returns true if another task had begun there
-    /// before, which means that the compute node has returned; requests are then routed to it
-    /// again.
+    /// Registers the task that begins at this seat. Returns true if another task had begun at the
+    /// seat before, which means that the compute node has returned; requests are then routed to the
+    /// node again.
     pub(crate) fn begin(&self, seat: Seat) -> bool {
         let place = self.coordinator(seat) * self.tasks() + seat.task;
         let returns = self.begun[place].swap(true, Ordering::AcqRel);
@@ -220,12 +220,12 @@ impl<W: Workload> Run<W> {
 
     /// Stops the run as worthless, because of `why`.
     pub(crate) fn fail(&self, why: String) {
-        // Only the first reason is kept; later ones may follow from it.
+        // Only the first reason is kept; later reasons may follow from it.
         let _ = self.fatal.set(why);
         self.stop();
     }
 
-    /// Reason why the run is worthless, if it is.
+    /// Reason why the run is worthless, if it is worthless.
     pub(crate) fn failure(&self) -> Option<&String> {
         self.fatal.get().or_else(|| self.progress.failure())
     }
@@ -235,8 +235,8 @@ impl<W: Workload> Run<W> {
         self.queues[self.coordinator(seat)].1.recv().await.ok()
     }
 
-    /// Makes the client that starts at a worker's seat, and returns its first call if that stays
-    /// there.
+    /// Makes the client that starts at a worker's seat, and returns the client's first call if the
+    /// call stays at this compute node.
     pub(crate) fn first_call<H: Host>(
         &self,
         seat: Seat,
@@ -252,7 +252,7 @@ impl<W: Workload> Run<W> {
         self.next_call(client, seat, host, now_ns)
     }
 
-    /// The next call of a client at `seat`; `None` if it was queued at another compute node
+    /// The next call of a client at `seat`; `None` if the call was queued at another compute node
     /// instead.
     #[inline]
     pub(crate) fn next_call<H: Host>(
@@ -269,7 +269,7 @@ impl<W: Workload> Run<W> {
         if cn == seat.cn {
             return Some(call);
         }
-        // The queue has room for all clients; if it is closed, the run is over.
+        // The queue has room for all clients; if the queue is closed, the run is over.
         let _ = self.queues[self.coordinator(Seat { cn, ..seat })].0.try_send(call);
         None
     }
@@ -351,7 +351,7 @@ impl<W: Workload> Run<W> {
         }
     }
 
-    /// Compute node `cn`, or the next one that is not lost.
+    /// Returns compute node `cn`, or the next node that is not lost.
     fn serving(&self, cn: usize) -> usize {
         let mut turn = (0..self.cns).map(|step| (cn + step) % self.cns);
         turn.find(|cn| !self.lost[*cn].load(Ordering::Acquire)).unwrap_or(cn)

@@ -34,9 +34,9 @@ const FLOOR_TOLERANCE: f64 = 0.02;
 pub struct Options {
     /// The cluster under test.
     pub cluster: ClusterConfig,
-    /// The load of its clients.
+    /// The load of the clients.
     pub load: LoadConfig,
-    /// Whether all data is audited afterwards.
+    /// Whether all data is audited after the run.
     pub audit: bool,
     /// Whether the floor is measured as well.
     pub floor: bool,
@@ -57,7 +57,7 @@ pub struct Outcome {
     pub tally: Tally,
     /// Wall time for creating and filling the tables, in seconds; `None` if they existed.
     pub load_s: Option<f64>,
-    /// Rates by which the workload is known.
+    /// Well-known rates of the workload.
     pub rates: Vec<Rate>,
     /// Time from the end of the warm-up to the end of the last transaction, in seconds.
     pub elapsed_s: f64,
@@ -67,20 +67,20 @@ pub struct Outcome {
     pub caches: Caches,
     /// Locks taken and shards moved, warm-up included.
     pub ownership: Ownership,
-    /// Memory that the data took afterwards, if that can be seen.
+    /// Memory that the data took afterwards, if the memory use can be seen.
     pub memory: Option<Memory>,
-    /// Checks of the data, if they were made.
+    /// Checks of the data, if the data was audited.
     pub audit: Option<Audit>,
-    /// Rates of the floor, if it was measured.
+    /// Rates of the floor, if the floor was measured.
     pub floor: Option<Replay>,
     /// Every attempt, if attempts were recorded.
     pub history: Option<History>,
     /// Utilisation, if the cluster was simulated.
     pub simulation: Option<Simulation>,
-    /// Processor use of the memory nodes, if they are processes; filled in by the caller that
-    /// started them.
+    /// Processor use of the memory nodes, if they are processes; filled in by the caller, which
+    /// started the processes.
     pub memory_nodes: Option<MemoryNodesUse>,
-    /// Outcomes of applications' calls that ended without a result, if they were looked up.
+    /// Outcomes of applications' calls that ended without a result, if the outcomes were looked up.
     pub unanswered: Option<Unanswered>,
     /// Sentences on missing results, with the reasons.
     pub remarks: Vec<String>,
@@ -91,14 +91,14 @@ pub struct Outcome {
 /// Outcomes of applications' calls that ended without a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Unanswered {
-    /// Number of such calls.
+    /// Number of calls without a result.
     pub calls: u64,
     /// Calls that had committed.
     pub committed: u64,
     /// Calls with an outcome that stays unknown.
     pub unknown: u64,
-    /// Writing calls sent without an id, as there was no room for more ids; they cannot be looked
-    /// up.
+    /// Writing calls sent without an id, as there was no room for more ids; these calls cannot be
+    /// looked up.
     pub without_id: u64,
 }
 
@@ -109,7 +109,7 @@ pub enum BenchError {
     /// The cluster refuses or fails. Change the setting that the message names.
     #[error(transparent)]
     Deploy(#[from] DeployError),
-    /// A transaction met something that makes the run worthless.
+    /// A transaction met an error that makes the run worthless.
     #[error("the run was stopped: {0}")]
     Fatal(String),
 }
@@ -205,7 +205,7 @@ pub fn run_by<D: Deployment, W: Workload>(
     })
 }
 
-/// What an audit has found: data that is damaged is a failed check, and so part of the report.
+/// Result of an audit: damaged data becomes a failed check, and so part of the report.
 fn found(audit: Result<Vec<Check>, DeployError>) -> Result<Vec<Check>, DeployError> {
     match audit {
         Err(DeployError::Damaged(why)) => Ok(vec![Check::new("every row is whole", false, why)]),
@@ -239,7 +239,7 @@ pub struct Driven {
     pub tally: Tally,
     /// Time from the end of the warm-up to the end of the last transaction, in seconds.
     pub elapsed_s: f64,
-    /// Recorded attempts, if they were asked for.
+    /// Recorded attempts, if a recording was requested.
     pub logs: Vec<Log>,
 }
 

@@ -2,11 +2,11 @@
 //!
 //! # Cost
 //! Counts are kept only if [`Progress`](super::progress::Progress) was asked to. Each coordinator
-//! then has counters of its own, which it writes with plain stores, and the observer reads them
-//! whenever it likes: they may lag, and never slow down the run. Two readings make a [`LiveFrame`].
+//! then has counters of its own, written with plain stores, and the observer reads the counters at
+//! any time: counts may lag, and never slow down the run. Two readings make a [`LiveFrame`].
 //!
 //! # Latencies
-//! They fall into buckets, sixteen for each power of two, so that a quantile is precise to 6 %.
+//! Latencies fall into buckets, sixteen per power of two, so that a quantile is precise to 6 %.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use crate::contract::deployment::{Activity, Hits};
 use crate::contract::engine::AbortReason;
 
-/// Bits of a latency that tell the buckets of one power of two apart.
+/// Bits of a latency that select a bucket within a power of two.
 const FINE_BITS: u32 = 4;
 const FINE: usize = 1 << FINE_BITS;
-/// Powers of two with buckets of their own; the last one holds all that took longer than a minute.
+/// Powers of two with buckets of their own; the last bucket holds all latencies above a minute.
 const POWERS: usize = 34;
 const BUCKETS: usize = FINE * POWERS;
 
-/// One coordinator's counters; only its thread writes them.
+/// Counters of a coordinator, written only by the coordinator's thread.
 #[repr(align(128))]
 pub(super) struct Counters {
     aborted: [AtomicU64; AbortReason::ALL.len()],
@@ -52,7 +52,7 @@ impl Counters {
         add(&self.aborted[reason.index()]);
     }
 
-    /// Replaces what the coordinator counts by itself.
+    /// Replaces the coordinator's own counts.
     pub(super) fn set_activity(&self, now: &Activity) {
         let Activity { caches, locks, shards } = now;
         let hits = [caches.version_tables, caches.addresses, *locks];
@@ -73,7 +73,7 @@ impl Counters {
     }
 }
 
-/// Adds one without locking the bus: there is one writer, so nothing is lost between the steps.
+/// Adds one without locking the bus: with one writer, no count is lost between load and store.
 fn add(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
@@ -98,10 +98,10 @@ fn middle(bucket: usize) -> f64 {
     }
 }
 
-/// Counts of all coordinators at one moment.
+/// Counts of all coordinators at a point in time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reading {
-    /// What was done so far.
+    /// Operations done so far.
     pub(super) done: u64,
     /// Time of the run's last event, and start and end of its load, in nanoseconds of its clock.
     pub(super) now_ns: u64,
@@ -127,27 +127,27 @@ impl Default for Reading {
     }
 }
 
-/// Clock that rates are counted by.
+/// Clock by which rates are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LiveClock {
-    /// The observer's: this many nanoseconds have passed between two readings.
+    /// The observer's clock: this many nanoseconds have passed between two readings.
     Real(u64),
-    /// Simulated time, as the readings have it.
+    /// Simulated time, taken from the readings.
     Virtual,
 }
 
-/// What a benchmark did in an interval. One line of JSON for each.
+/// Activity of a benchmark in an interval. One line of JSON per frame.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LiveFrame {
     /// Benchmark, such as `smallbank`.
     pub bench: String,
-    /// Fabric that it runs on.
+    /// Fabric of the benchmark.
     pub fabric: String,
-    /// What its clients count: committed, or released.
+    /// Unit of the clients' counts: committed, or released.
     pub counted: String,
     /// Phase of the run, in words.
     pub phase: String,
-    /// Whether the seconds here are simulated ones.
+    /// Whether the times of this frame are simulated.
     pub is_virtual: bool,
     /// Time since the load began, warm-up included, in seconds.
     pub elapsed_s: f64,
@@ -155,7 +155,7 @@ pub struct LiveFrame {
     pub left_s: f64,
     /// Transactions, or uses of locks, since the start.
     pub done: u64,
-    /// The same in the interval, a second.
+    /// Transactions, or uses of locks, a second in the interval.
     pub per_s: f64,
     /// Median of the interval's latencies, in microseconds, if there were any.
     pub p50_us: Option<f64>,
@@ -163,16 +163,16 @@ pub struct LiveFrame {
     pub p99_us: Option<f64>,
     /// Aborted attempts of the interval, a second, by reason.
     pub aborts_per_s: BTreeMap<String, f64>,
-    /// Whether aborts are counted here; load of applications has them counted at compute nodes.
+    /// Whether aborts are counted here; aborts of application load are counted at compute nodes.
     pub has_aborts: bool,
-    /// Shards that compute nodes gave to others since the start.
+    /// Shards that compute nodes gave away since the start.
     pub shards_moved: u64,
-    /// Shares of look-ups in the interval that found something, by cache, and of locks that were
-    /// the node's own; those that were not asked are missing.
+    /// Hit rates of the interval: share of look-ups that found an entry, by cache, and share of
+    /// locks owned by the node itself. Entries without look-ups are missing.
     pub hits: BTreeMap<String, f64>,
 }
 
-/// What a frame says of the benchmark as a whole.
+/// The parts of a frame that describe the benchmark as a whole.
 #[derive(Clone, Debug)]
 pub struct LiveTitle {
     /// See [`LiveFrame::bench`].
@@ -186,7 +186,7 @@ pub struct LiveTitle {
 }
 
 impl LiveFrame {
-    /// What happened between two readings.
+    /// Returns the activity between two readings.
     pub fn between(title: &LiveTitle, before: &Reading, now: &Reading, clock: LiveClock) -> Self {
         let passed_ns = match clock {
             LiveClock::Real(ns) => ns,
@@ -228,7 +228,7 @@ impl LiveFrame {
     }
 }
 
-/// Shares of look-ups that found something, by what was asked.
+/// Shares of look-ups that found an entry, by kind of look-up.
 fn hits(activity: &[u64]) -> BTreeMap<String, f64> {
     let pairs = activity.chunks_exact(2).map(|pair| Hits { lookups: pair[0], hits: pair[1] });
     let named = ["version tables", "addresses", "own locks"].into_iter().zip(pairs);
@@ -236,7 +236,7 @@ fn hits(activity: &[u64]) -> BTreeMap<String, f64> {
     asked.map(|(name, hits)| (name.to_owned(), hits.hits as f64 / hits.lookups as f64)).collect()
 }
 
-/// Latency that a share of all does not exceed, in nanoseconds.
+/// Latency that the given share of all latencies does not exceed, in nanoseconds.
 fn quantile(latencies: &[u64], share: f64) -> Option<f64> {
     let all: u64 = latencies.iter().sum();
     let wanted = (all as f64 * share).ceil().max(1.0) as u64;

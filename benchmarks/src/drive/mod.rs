@@ -1,6 +1,6 @@
-//! Load generation: clients, the workers that serve them, and the harness that runs both.
+//! Load generation: clients, workers that serve clients, and the harness that runs both.
 //!
-//! Imports from `contract` and `judge`. It knows no workload and no engine by name.
+//! Imports from `contract` and `judge`. Knows no workload and no engine by name.
 
 pub(crate) mod clients;
 pub mod harness;

@@ -1,6 +1,6 @@
 //! Live progress of a run, for an observer on another thread.
 //!
-//! Each coordinator has its own cache line and updates it after every transaction with plain
+//! Each coordinator has a cache line and updates the line after every transaction with plain
 //! stores; an observer may read all lines at any time. The numbers may lag, but never slow down the
 //! run.
 
@@ -11,7 +11,7 @@ use crate::contract::deployment::Activity;
 use crate::contract::engine::AbortReason;
 use crate::drive::live::{Counters, Reading};
 
-/// Commits of a coordinator after which it shows its own counts again.
+/// Number of commits after which a coordinator publishes its own counts again.
 const SHOWING: u64 = 64;
 
 /// A phase of a run; phases come in this order.
@@ -51,17 +51,17 @@ pub struct Progress {
     span: OnceLock<(u64, u64)>,
     failure: OnceLock<String>,
     enter: Box<dyn Fn(Phase) + Send + Sync>,
-    /// Commits at which the run ends, if that is what ends it.
+    /// Commits at which the run ends, if the run is limited by commits.
     most_commits: Option<u64>,
-    /// Commits of one coordinator at which it has done its share.
+    /// Number of commits that complete the share of a coordinator.
     share: u64,
-    /// Counters of the coordinators for an observer, if there is one.
+    /// Counters of the coordinators for an observer, if the run is observed.
     observed: Option<Box<[Counters]>>,
-    /// The last phase that was announced, as a place in [`Phase::ALL`].
+    /// The last announced phase, as an index into [`Phase::ALL`].
     phase: AtomicU8,
 }
 
-/// One coordinator's cache line (two, as processors fetch them in pairs).
+/// Cache line of a coordinator (two lines, as processors fetch lines in pairs).
 #[repr(align(128))]
 #[derive(Default)]
 struct ProgressLine {
@@ -93,7 +93,7 @@ impl Progress {
         Self { observed: Some(counters), ..self }
     }
 
-    /// The counts so far; those of latencies and aborts stay zero unless [`Self::observed`].
+    /// The counts so far; latencies and aborts stay zero unless [`Self::observed`].
     pub fn read(&self) -> Reading {
         let now = self.coordinators.iter().map(|line| line.now_ns.load(Ordering::Relaxed)).max();
         let mut reading = Reading {
@@ -109,21 +109,21 @@ impl Progress {
     }
 
     /// Ends the run at the latest when a coordinator has committed its equal share of `commits`
-    /// transactions, so that it does about the same work whatever the clock shows. What is in
-    /// flight then ends as usual.
+    /// transactions, so that the run does about the same work whatever the clock shows.
+    /// Transactions in flight then end as usual.
     #[must_use]
     pub fn ending_after(self, commits: u64) -> Self {
         let share = commits.div_ceil(self.coordinators.len() as u64);
         Self { most_commits: Some(commits), share, ..self }
     }
 
-    /// Whether the coordinator has committed its share of what the run asks for.
+    /// Whether the coordinator has committed its share of the run's transactions.
     #[inline]
     pub(crate) fn is_complete(&self, coordinator: usize) -> bool {
         self.coordinators[coordinator].committed.load(Ordering::Relaxed) >= self.share
     }
 
-    /// Whether all has committed that the run asks for, where one coordinator counts for all.
+    /// Whether the whole run's transactions have committed, where one coordinator counts for all.
     pub fn is_over(&self) -> bool {
         self.most_commits.is_some_and(|all| self.committed() >= all)
     }
@@ -138,8 +138,8 @@ impl Progress {
         self.coordinators.iter().map(|line| line.committed.load(Ordering::Relaxed)).sum()
     }
 
-    /// Part of the run that is over, in 0..=1: of its transactions, or of the time in which clients
-    /// issue them.
+    /// Part of the run that is over, in 0..=1: share of its transactions, or of the time in which
+    /// clients issue transactions.
     pub fn fraction(&self) -> f64 {
         if let Some(all) = self.most_commits {
             return (self.committed() as f64 / all.max(1) as f64).min(1.0);
@@ -150,7 +150,7 @@ impl Progress {
         (elapsed as f64 / until.saturating_sub(from).max(1) as f64).min(1.0)
     }
 
-    /// Tells the run to stop early, because something outside of it makes it worthless. Only the
+    /// Tells the run to stop early, because an external failure makes the run worthless. Only the
     /// first reason is kept.
     pub fn fail(&self, why: String) {
         let _ = self.failure.set(why);
@@ -170,12 +170,12 @@ impl Progress {
 
     /// Sets the interval in which clients issue transactions.
     pub fn set_span(&self, from_ns: u64, until_ns: u64) {
-        // The floor's recording is a second, short run; the interval of the first one stays.
+        // The floor's recording is a second, short run; the interval of the first run stays.
         let _ = self.span.set((from_ns, until_ns));
     }
 
     /// Counts the end of a transaction. Only tasks of `coordinator`, which share a thread, may call
-    /// this; hence no read-modify-write is needed.
+    /// this function; hence no read-modify-write is needed.
     #[inline]
     pub fn tick(&self, coordinator: usize, now_ns: u64, committed: bool) {
         let line = &self.coordinators[coordinator];
@@ -184,7 +184,7 @@ impl Progress {
         line.now_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Counts the latency of what was done, for an observer. The same callers as [`Self::tick`].
+    /// Counts the latency of an operation, for an observer. The same callers as [`Self::tick`].
     #[inline]
     pub fn note_latency(&self, coordinator: usize, ns: u64) {
         if let Some(observed) = &self.observed {
@@ -200,8 +200,8 @@ impl Progress {
         }
     }
 
-    /// Counts a commit for an observer: its latency, and now and then what the coordinator has
-    /// counted by itself. The same callers as [`Self::tick`].
+    /// Counts a commit for an observer: the commit's latency, and now and then the coordinator's
+    /// own counts. The same callers as [`Self::tick`].
     #[inline]
     pub(crate) fn note_commit(
         &self,
@@ -216,7 +216,7 @@ impl Progress {
     }
 }
 
-// Most runs have no observer: what one costs stays out of the code of clients.
+// Most runs have no observer: the cost of observing stays out of the code of clients.
 
 #[cold]
 #[inline(never)]

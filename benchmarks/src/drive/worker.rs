@@ -1,11 +1,11 @@
-//! One coroutine that serves clients' calls, and its counts.
+//! A coroutine that serves clients' calls, and its counts.
 //!
 //! A worker runs one transaction at a time until it commits, rolls itself back, has an unknown
 //! outcome, or needs locks whose owner is lost or suspected. After any other abort it waits for a
 //! random time and retries as a new attempt, or goes on with the next transaction ([`Aborted`]).
 //!
-//! It reads the clock once per attempt: the end of a transaction on a worker is also the start of
-//! the next one.
+//! A worker reads the clock once per attempt: the end of a transaction on a worker is also the
+//! start of the next transaction.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) async fn task<W: Workload, H: Host>(
 ) {
     let returns = run.begin(seat);
     if returns && (run.is_pacer(seat) || run.is_mover(seat)) {
-        // The earlier task ended with the node, and the requests it was to issue ended with it.
+        // The earlier task ended with the node, and so did the requests it was to issue.
         return;
     }
     if let (true, Some(rate_tps)) = (run.is_pacer(seat), run.load.rate_tps) {
@@ -94,7 +94,7 @@ struct Worker<'r, W: Workload, H: Host> {
     finished: bool,
 }
 
-/// An attempt with an outcome that is not known yet.
+/// An attempt whose outcome is not known yet.
 #[derive(Clone, Copy)]
 struct Flight {
     id: TxnId,
@@ -102,12 +102,12 @@ struct Flight {
     kind: usize,
     start_ns: u64,
     isolation: Isolation,
-    /// Whether its call was issued after the warm-up.
+    /// Whether the attempt's call was issued after the warm-up.
     counts: bool,
 }
 
 impl<W: Workload, H: Host> Drop for Worker<'_, W, H> {
-    /// Hands in the counts however the worker ends, as its node may be lost under it.
+    /// Hands in the counts however the worker ends, as the node may be lost during the attempt.
     fn drop(&mut self) {
         if let Some(flight) = self.flight.take() {
             self.tally.by_transaction[flight.kind].unknown += u64::from(flight.counts);
@@ -123,12 +123,12 @@ impl<W: Workload, H: Host> Drop for Worker<'_, W, H> {
     }
 }
 
-/// CallOutcome of an attempt, with its effect on the balance where it may have had one.
+/// Outcome of an attempt, with its effect on the balance if the attempt may have had an effect.
 enum CallOutcome {
     Committed(i64),
     Aborted(AbortReason),
     Unknown(i64),
-    /// Unknown, and the compute node is lost.
+    /// The outcome is unknown, and the compute node is lost.
     Lost(i64),
     Fatal(String),
 }
@@ -153,8 +153,8 @@ impl CallOutcome {
 }
 
 impl<W: Workload, H: Host> Worker<'_, W, H> {
-    /// Serves calls until none are left. Begins with a new client, unless its compute node
-    /// `returns`; then it only serves clients that come from other nodes.
+    /// Serves calls until none are left. Begins with a new client, unless the worker's compute node
+    /// `returns`; the worker then only serves clients from other nodes.
     async fn work(&mut self, returns: bool) {
         let mut held = match returns {
             true => None,
@@ -190,7 +190,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         }
     }
 
-    /// Runs a call to its end; returns the time of that end.
+    /// Runs a call to its end; returns the end time.
     async fn serve(&mut self, call: &Call<W::Request>) -> u64 {
         let kind = W::kind(&call.request);
         let counts = self.counts(call);
@@ -245,13 +245,13 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         }
     }
 
-    /// Whether a call is part of what is measured: it was issued after the warm-up.
+    /// Whether a call is part of the measurement: issued after the warm-up.
     fn counts(&self, call: &Call<W::Request>) -> bool {
         call.issued_ns >= self.window.counts_from_ns
     }
 
     /// Whether to give up instead of starting another attempt. Calls queued by an open loop are
-    /// served however long that takes, unless the run is stopped.
+    /// served however long they take, unless the run is stopped.
     fn is_over(&self, call: &Call<W::Request>, now_ns: u64) -> bool {
         let late = call.client.is_some() && now_ns >= self.window.until_ns;
         late || self.run.is_stopped()
@@ -287,7 +287,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         (outcome, end_ns)
     }
 
-    /// Adds an attempt to the history, if there is one.
+    /// Adds an attempt to the history, if a history is recorded.
     fn note(&mut self, flight: Flight, status: Status, receipt: Receipt, end_ns: u64) {
         let Flight { id, session, start_ns, isolation, .. } = flight;
         if let Some(log) = &mut self.log {
@@ -313,8 +313,8 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
     }
 }
 
-/// Runs the workload's part of one attempt and commits it. The receipt is empty unless it
-/// committed.
+/// Runs the workload's part of one attempt and commits the attempt. The receipt is empty unless the
+/// attempt committed.
 #[inline]
 async fn carry_out<W: Workload, T: Finish>(
     workload: &W,

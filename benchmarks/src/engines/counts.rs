@@ -14,7 +14,7 @@ pub(super) const fn caches(counted: lotus::CacheCounters) -> Caches {
     Caches { version_tables: hits(counted.version_tables), addresses: hits(counted.addresses) }
 }
 
-/// Counts of a coordinator; shards are counted by the first of its node.
+/// Counts of a coordinator; shards are counted by the first coordinator of its node.
 pub(super) fn activity(view: &SessionView) -> Activity {
     let counted = view.cache_counters();
     let is_first = view.seat().thread == 0;

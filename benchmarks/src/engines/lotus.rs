@@ -1,7 +1,7 @@
 //! Lotus under the harness: a thin adapter from [`Deployment`] to an embedded cluster.
 //!
-//! Every task of the harness is a job in a coroutine slot of a coordinator. The adapter decides
-//! nothing and adds nothing to the path of a transaction but the mapping of errors.
+//! Every task of the harness is a job in a coroutine slot of a coordinator. The adapter takes no
+//! decisions and adds nothing to the path of a transaction but the mapping of errors.
 
 use std::borrow::BorrowMut;
 use std::cell::RefCell;
@@ -50,17 +50,18 @@ impl Embedded {
     /// Starts a cluster configured as `config` for the load `load`.
     ///
     /// # Errors
-    /// [`DeployError::Refused`] if the configuration does not allow it.
+    /// [`DeployError::Refused`] if the configuration does not allow the cluster.
     pub fn start(config: &ClusterConfig, load: &LoadConfig) -> Result<Self, DeployError> {
         Self::start_on(builder(config, load), |nodes| Ok(Threads::new(nodes, load.seed)))
     }
 }
 
 impl<M: Machines> Embedded<M> {
-    /// Starts a cluster on the machines that `machines` makes, given the number of nodes needed.
+    /// Starts a cluster on the machines made by `machines`, given the number of nodes needed.
     ///
     /// # Errors
-    /// [`DeployError::Refused`] if the configuration does not allow it, or the error of `machines`.
+    /// [`DeployError::Refused`] if the configuration does not allow the cluster, or the error of
+    /// `machines`.
     pub fn start_on(
         builder: ClusterBuilder,
         machines: impl FnOnce(u16) -> Result<M, DeployError>,
@@ -86,7 +87,7 @@ impl<M: Machines> Embedded<M> {
     }
 
     /// Waits for submitted tasks and collects their results. In a cluster with leases, tasks whose
-    /// compute node was lost meanwhile are left out.
+    /// compute node was lost during the run are left out.
     ///
     /// # Errors
     /// [`DeployError::Failed`] if a task panicked, or its node was lost for good.
@@ -185,7 +186,7 @@ impl<M: Machines> Deployment for Embedded<M> {
     }
 
     fn traffic(&self) -> Traffic {
-        // A coordinator that has failed has already reported that to its tasks.
+        // A coordinator that has failed has already reported the failure to its tasks.
         let counted = self.cluster.counters().unwrap_or_default();
         Traffic {
             reads: counted.reads,
@@ -291,7 +292,7 @@ impl<M: Machines> Deployment for Embedded<M> {
 }
 
 /// Replays every `step`-th recorded transaction from `first` on, over and over, for `secs` seconds.
-/// Returns the number replayed and the seconds it took.
+/// Returns the number of replayed transactions and the seconds taken.
 async fn replay_for(
     session: &Session,
     trace: &Trace,
@@ -313,7 +314,7 @@ async fn replay_for(
     }
 }
 
-/// Resident memory of this process in bytes, which the kernel gives in KiB.
+/// Resident memory of this process in bytes; the kernel reports KiB.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -325,9 +326,9 @@ fn resident_bytes() -> Option<u64> {
 pub struct Slot {
     /// The session; `None` once the engine has taken it.
     session: RefCell<Option<Session>>,
-    /// View of the session, which stays usable after the engine has taken it.
+    /// View of the session, which stays usable after the engine has taken the session.
     view: SessionView,
-    /// The clients' clock: one for all coordinators.
+    /// The clients' clock, shared by all coordinators.
     clock: Env,
 }
 
@@ -352,7 +353,7 @@ impl Host for Slot {
     }
 
     async fn sleep_until(&self, ns: u64) {
-        // The coordinator's own clock may have jumped meanwhile.
+        // The coordinator's own clock may have jumped during the sleep.
         loop {
             match ns.saturating_sub(self.now_ns()) {
                 0 => return,
@@ -366,7 +367,7 @@ impl Host for Slot {
 
     #[inline]
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
-        // The harness asks only about tables that it has created.
+        // The harness asks only about tables that the harness has created.
         self.view.owner_of(table, key).unwrap_or(0)
     }
 
@@ -376,7 +377,7 @@ impl Host for Slot {
 
     fn give(&self, table: TableId, key: &PrimaryKey, to: usize) {
         let Ok(shard) = self.view.shard_of(table, key) else { return };
-        // The outcome of the move shows up in the counters only.
+        // The outcome of the move appears only in the counters.
         let _ = self.view.start_move(&[shard], to);
     }
 }
@@ -476,7 +477,7 @@ fn lapse(error: TxnError, cause: Option<lotus::TxnError>) -> Lapse {
     }
 }
 
-/// Abort reason under which reports count an engine's error; `None` if it is not an abort.
+/// Abort reason under which reports count an engine's error; `None` if the error is not an abort.
 pub fn abort_reason(error: &lotus::TxnError) -> Option<AbortReason> {
     match mapped(error.clone()) {
         TxnError::Aborted(reason) => Some(reason),
@@ -493,7 +494,7 @@ fn mapped(error: lotus::TxnError) -> TxnError {
         Lotus::SnapshotTooOld { .. } => TxnError::Aborted(AbortReason::SnapshotTooOld),
         Lotus::LockTableFull => TxnError::Aborted(AbortReason::LockTableFull),
         Lotus::Timeout => TxnError::Aborted(AbortReason::Unavailable),
-        // Lost data may come back, as long as the membership has not given the memory node up.
+        // Lost data may come back, as long as the membership has not given up the memory node.
         Lotus::DataLost { .. } => TxnError::Aborted(AbortReason::Unavailable),
         Lotus::Unavailable { .. } => TxnError::Aborted(AbortReason::Unowned),
         Lotus::Suspected { .. } => TxnError::Aborted(AbortReason::Suspected),

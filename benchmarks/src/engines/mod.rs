@@ -1,6 +1,6 @@
 //! Engines that carry out workloads: Lotus, and for tests a simple reference.
 //!
-//! Imports from `contract` and `judge`. It knows no workload by name.
+//! Imports from `contract` and `judge`. Knows no workload by name.
 
 mod counts;
 pub mod lotus;

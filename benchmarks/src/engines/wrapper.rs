@@ -1,7 +1,7 @@
-//! An embedded cluster wrapped by code that observes, or interferes, while tasks run.
+//! An embedded cluster wrapped by code that observes or interferes while tasks run.
 //!
-//! [`Wrapper`] states the differences: how tasks run, their host, and the size of tables. The other
-//! parts of a [`Deployment`] are passed on to the cluster. Nothing is measured here.
+//! [`Wrapper`] states the differences: how tasks run, their host, and the size of tables. All other
+//! [`Deployment`] calls are passed on to the cluster. The wrapper measures nothing.
 
 use lotus::{Machines, TableSpec};
 use lotus_fabric::ids::TableId;

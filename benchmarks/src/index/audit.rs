@@ -1,4 +1,4 @@
-//! The tree in the end: read as a whole, and judged.
+//! The tree at the end of a run: read as a whole, and judged.
 
 use lotus_fabric::lane::Lane;
 
@@ -9,7 +9,7 @@ use super::page::{self, BYTES, Image, WORDS};
 use super::tree::Places;
 use crate::lanes::Findings;
 
-/// Pages that are read in one batch.
+/// Number of pages read in one batch.
 const READ: u64 = 16;
 
 /// All pages, with the front of their spares, and the first words of all locks.
@@ -19,7 +19,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Reads them, when nothing else runs.
+    /// Reads all pages and locks, when nothing else runs.
     pub(super) async fn read(lane: &Lane, places: Places) -> Result<Self, String> {
         let unread = |error| format!("the tree cannot be read: {error}");
         let mut batch = lane.batch();
@@ -51,8 +51,8 @@ impl Parts {
     }
 }
 
-/// Judges a tree: every key once and in order, within fences, with a value that it may have; each
-/// level one chain that the level above names; all locks free. Keys are those below `keys`.
+/// Judges a tree. Every key below `keys` occurs at most once and in order, within fences, with an
+/// allowed value; the pages of a level form a chain that the level above names; all locks are free.
 pub(super) fn judge(
     parts: &Parts,
     is_free: impl Fn([u64; 2]) -> bool,
@@ -94,8 +94,8 @@ pub(super) fn judge(
     (shape, findings.told())
 }
 
-/// Pages of a level, which the level above names by their low fences; each has to end where the
-/// next one begins, and to be its left sibling.
+/// Pages of a level, as named by the low fences in the level above. Each page has to end where the
+/// next page begins, and to name the next page as its right sibling.
 fn chain<'a>(
     parts: &'a Parts,
     named: &[(u64, u64)],

@@ -1,25 +1,26 @@
-//! Inner nodes, those of crate `lotus-tree`, in pages with a right sibling.
+//! Inner nodes of crate `lotus-tree`, in pages with a right sibling.
 //!
-//! A page's fences are the node's, so a page found by way of a node out of date says whether it is
-//! the place of a key, or a page to its right is. Keys are their eight bytes, the most significant
-//! first; the least key of all, at which the first node of each level begins, is no bytes.
+//! A page's fences are the node's fences. A page reached through an outdated node therefore shows
+//! whether it covers a key, or a page to its right does. A key is stored as its eight bytes, the
+//! most significant first; the least key, at which the first node of each level begins, has no
+//! bytes.
 
 use lotus_tree::{Inner, Node, Seek, edit, whole};
 
 use super::leaf;
 use super::page::{self, Head, INNER_BYTES, Image};
 
-/// Number of the root, which it never changes.
+/// Number of the root, which never changes.
 pub(super) const ROOT: u64 = lotus_tree::ROOT;
 
-/// An inner node as a lane remembers it.
+/// An inner node as remembered by a lane.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct InnerPage {
     head: Head,
     inner: Inner,
 }
 
-/// The page that is next on the way to a key.
+/// The next page on the way to a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Toward {
     /// One level down.
@@ -28,14 +29,14 @@ pub(super) enum Toward {
     Right(u64),
 }
 
-/// An inner node with a child more.
+/// Result of adding a child to an inner node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Added {
-    /// The child was there.
+    /// The node already has the child.
     Already,
     /// The next state of the page.
     Fits(Box<Image>),
-    /// The node has become too large for a page, and is split.
+    /// The node has become too large for a page, and must be split. The bytes of the large node.
     TooLarge(Vec<u8>),
 }
 
@@ -65,7 +66,7 @@ fn paged(version: u16, sibling: Option<u64>, bytes: &[u8]) -> Image {
 }
 
 impl InnerPage {
-    /// Unpacks a page; `None` if it was not read whole, or is no inner node.
+    /// Unpacks a page; `None` if the page was not read whole, or is no inner node.
     pub(super) fn read(words: &[u64]) -> Option<Self> {
         let (head, bytes) = page::read_head(words)?;
         let inner = Inner::of(Node::read(&page::inner_bytes(words, bytes))?)?;
@@ -77,7 +78,7 @@ impl InnerPage {
         self.head.level
     }
 
-    /// Where to look for a key that is not to the left of this node.
+    /// The page to search next for a key that is not to the left of this node.
     pub(super) fn next(&self, key: u64) -> Toward {
         match (self.inner.child(Seek::At(&bytes_of(&key))), self.head.sibling) {
             (Some(child), _) => Toward::Down(child),
@@ -92,7 +93,7 @@ impl InnerPage {
         (0..node.len()).map(|at| (fence(node.key(at)), node.child(at))).collect()
     }
 
-    /// The node with a child that begins at `separator`, a key that it covers.
+    /// Adds a child that begins at `separator`, a key that the node covers.
     pub(super) fn add(&self, separator: u64, child: u64) -> Added {
         let (node, key) = (self.inner.node(), bytes_of(&separator));
         if node.find(&key).is_ok() {
@@ -108,8 +109,8 @@ impl InnerPage {
         }
     }
 
-    /// Splits the node that has grown too large, by the child at `added`. The upper half becomes
-    /// the page `right`.
+    /// Splits the node, which the child at `added` has made too large. The upper half becomes the
+    /// page `right`.
     pub(super) fn split(&self, too_large: &[u8], added: u64, right: u64) -> Split {
         let (lower, separator, upper) = halves(too_large, added);
         Split {
@@ -119,8 +120,8 @@ impl InnerPage {
         }
     }
 
-    /// Splits the root: its halves become the pages `left` and `right`. The third is the new root,
-    /// in the place of the old one.
+    /// Splits the root: the halves become the pages `left` and `right`. The third page is the new
+    /// root, in the place of the old root.
     pub(super) fn grow(&self, too_large: &[u8], added: u64, [left, right]: [u64; 2]) -> [Image; 3] {
         let (lower, separator, upper) = halves(too_large, added);
         let root = edit::root_above(self.head.level, left, &bytes_of(&separator), right);
@@ -138,8 +139,8 @@ fn halves(too_large: &[u8], added: u64) -> (Vec<u8>, u64, Vec<u8>) {
     (left, fence(&separator), right)
 }
 
-/// The pages of a tree with these entries, in the order of their keys; numbers are given from
-/// [`ROOT`] on.
+/// The pages of a tree with these entries, which are in the order of their keys; pages are numbered
+/// from [`ROOT`] on.
 pub(super) fn pages(entries: &[(u64, u64)]) -> Vec<(u64, Image)> {
     let chunks: Vec<_> = match entries.is_empty() {
         true => vec![entries],
@@ -173,7 +174,7 @@ pub(super) fn pages(entries: &[(u64, u64)]) -> Vec<(u64, Image)> {
         next
     });
     for (at, (number, bytes)) in inner.iter().enumerate() {
-        // A level's nodes follow each other.
+        // Consecutive nodes of a level are siblings.
         let level = |bytes: &[u8]| Node::read(bytes).map(|node| node.level());
         let sibling = inner.get(at + 1).filter(|(_, next)| level(next) == level(bytes));
         made.push((*number, paged(1, sibling.map(|(number, _)| *number), bytes)));

@@ -1,4 +1,4 @@
-//! What each lane of a load on the tree does: its clients; the first pages.
+//! Work of each lane of a load on the tree: the lane's clients, and writing the first pages.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use super::tree::{Failed, Places, Tree, add_words};
 use super::{Shape, Shared, TreeTally};
 use crate::lanes::{Load, Mark, Seat, Work, nanos};
 
-/// Pages that are written in one batch.
+/// Number of pages written in one batch.
 const PUT: usize = 16;
 /// Lane that writes the first pages.
 const LOADING: LaneId = LaneId(1);
@@ -38,7 +38,7 @@ pub(super) fn open(
     Ok(lane)
 }
 
-/// Writes the first pages, and their number.
+/// Writes the first pages, and the word that counts pages.
 pub(super) async fn put_pages(
     lane: &Lane,
     places: Places,
@@ -56,7 +56,7 @@ pub(super) async fn put_pages(
     Ok(())
 }
 
-/// A lane.
+/// A lane that searches and updates the tree.
 pub(super) struct Visits<A: Access> {
     seat: Seat<A>,
     tree: Tree<A>,
@@ -81,7 +81,7 @@ impl<A: Access> Work for Visits<A> {
         &self.seat
     }
 
-    /// Searches a key, or updates it.
+    /// Searches or updates one key.
     async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<TreeTally>) -> Result<(), Failed> {
         let (shared, executor) = (&*self.shared, self.seat.executor());
         let key = shared.chooser.draw(rng);
@@ -107,7 +107,7 @@ impl<A: Access> Work for Visits<A> {
         let counts = self.tree.counts();
         match mark {
             Mark::Begin => {}
-            // Until `To`, what is subtracted then.
+            // Between `From` and `To`, holds the counts that are subtracted at `To`.
             Mark::From => tally.tree = counts,
             Mark::To => tally.tree = counts - tally.tree,
             Mark::End => tally.tree.mended = counts.mended,
@@ -143,7 +143,7 @@ impl<A: Access> Visits<A> {
         Ok(())
     }
 
-    /// Looks at all pages and locks; returns what is wrong, or a sentence if they cannot be read.
+    /// Audits the pages and locks; returns the findings, or a sentence if the tree cannot be read.
     pub(super) async fn audit(self) -> Result<(Shape, Vec<String>), String> {
         let places = self.shared.places;
         let parts = Parts::read(self.seat.lane(), places).await?;

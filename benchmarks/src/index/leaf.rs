@@ -1,21 +1,21 @@
-//! Leaves as Sherman has them: slots in any order, of which one is written alone.
+//! Sherman's leaves: slots in any order, so that a single slot can be written alone.
 //!
 //! # Slots
 //! Three words: key, value, and
 //! ```text
 //! version of the page:16 | version of the entry:16 | check of the slot:32
 //! ```
-//! An entry of version 0 is none, whatever key and value are; its check is 0. The value of an entry
-//! is replaced by one WRITE of the last two words. A new entry is written by two WRITEs of one
-//! batch, which take effect in order: key and value, and then the third word. So a slot is whole at
-//! any time, or its key is, and its value is the old one or the new one.
+//! An entry of version 0 is empty, whatever key and value are; its check is 0. The value of an
+//! entry is replaced by one WRITE of the last two words. A new entry is written by two WRITEs of
+//! one batch, which take effect in order: key and value first, then the third word. So at any time
+//! either the whole slot is consistent, or the key is and the value is the old or the new value.
 //!
-//! An entry keeps its slot until the page is written as a whole. Nothing is ever deleted.
+//! An entry keeps its slot until the page is written as a whole. Entries are never deleted.
 //!
 //! # A READ of a leaf
-//! Each slot has to be whole, and of the version of the page. Then all words were read while the
-//! page had this version, so fences and slots belong together; and each slot is as it was at a time
-//! during the READ. So a key that is in no slot was not in the tree when the READ began.
+//! Each slot has to be whole and of the page's version. Then all words were read while the page had
+//! this version, so fences and slots belong together, and each slot shows its state at some time
+//! during the READ. So a key without a slot was not in the tree when the READ began.
 
 use super::page::{self, HEAD, Head, Image, mix};
 
@@ -41,14 +41,14 @@ pub(super) struct Piece {
     pub(super) len: usize,
 }
 
-/// What is to be done to put an entry into a leaf.
+/// WRITEs that put an entry into a leaf.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Put {
     /// The value of an entry is replaced: one WRITE.
     Replace(Piece),
     /// An entry is added: two WRITEs, in this order.
     Add([Piece; 2]),
-    /// There is no room, so the leaf is split.
+    /// The leaf has no room and has to be split.
     Full,
 }
 
@@ -84,14 +84,14 @@ fn each(slots: &[u64]) -> &[[u64; SLOT]] {
     &slots.as_chunks::<SLOT>().0[..SLOTS]
 }
 
-/// Whether all slots are whole, and of the page's version.
+/// Returns whether all slots are whole and of the page's version.
 pub(super) fn are_whole(head: &Head, slots: &[u64]) -> bool {
     each(slots).iter().all(|[key, value, found]| {
         *found == meta(head.version, entry_version(*found), *key, *value)
     })
 }
 
-/// Makes the slots whole in which a value was being replaced.
+/// Repairs the slots in which a value was being replaced.
 pub(super) fn mend(head: &Head, slots: &mut [u64]) {
     for slot in &mut slots.as_chunks_mut::<SLOT>().0[..SLOTS] {
         let [key, value, found] = *slot;
@@ -101,7 +101,7 @@ pub(super) fn mend(head: &Head, slots: &mut [u64]) {
     }
 }
 
-/// A leaf with these entries, at most [`SLOTS`].
+/// Builds a leaf with these entries, at most [`SLOTS`].
 pub(super) fn of(head: &Head, entries: &[(u64, u64)]) -> Image {
     assert!(entries.len() <= SLOTS, "the entries fit a leaf");
     page::of_leaf(head, |slots| {
@@ -115,7 +115,7 @@ pub(super) fn of(head: &Head, entries: &[(u64, u64)]) -> Image {
 }
 
 impl<'a> Leaf<'a> {
-    /// Views a page; `None` if it was not read whole, or is no leaf.
+    /// Views a page; `None` if the page was not read whole, or is no leaf.
     pub(super) fn read(words: &'a [u64]) -> Option<Self> {
         let (head, _) = page::read_head(words)?;
         let slots = page::slots(words);
@@ -138,7 +138,7 @@ impl<'a> Leaf<'a> {
         self.entries().find(|(found, _)| *found == key).map(|(_, value)| value)
     }
 
-    /// What is to be written to put an entry.
+    /// Returns the WRITEs that put an entry.
     pub(super) fn put(&self, key: u64, value: u64) -> Put {
         let version = self.head.version;
         let mut free = None;
@@ -160,12 +160,12 @@ impl<'a> Leaf<'a> {
         ])
     }
 
-    /// Splits a full leaf to which an entry is added; the upper half becomes the page `right`.
+    /// Splits a full leaf and adds an entry; the upper half becomes the page `right`.
     pub(super) fn split(&self, key: u64, value: u64, right: u64) -> Split {
         self.halves(self.entries().chain([(key, value)]).collect(), right)
     }
 
-    /// Splits the leaf, which has come to have these entries, at least two.
+    /// Splits the leaf, given its entries, at least two.
     pub(super) fn halves(&self, mut entries: Vec<(u64, u64)>, right: u64) -> Split {
         entries.sort_unstable();
         let (lower, upper) = entries.split_at(entries.len() / 2);

@@ -1,8 +1,9 @@
-//! What the clients of a load on the tree note of each key, in words of this process.
+//! Notes of the clients of a load on the tree about each key, in words of this process.
 //!
 //! The value of a key is the number of its updates. An update that holds the lock counts itself
-//! before it posts its WRITE, and again when that was answered. So a search finds no less than what
-//! was answered when it began, and no more than what was counted when it ended.
+//! before it posts its WRITE, and again after the WRITE was answered. So a search finds at least
+//! the updates answered when the search began, and at most the updates counted when the search
+//! ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,19 +11,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct Note {
     /// Updates that have begun.
     begun: AtomicU64,
-    /// Updates of which one has been answered that is as late, or later.
+    /// Number of the newest update that has been answered.
     ended: AtomicU64,
 }
 
-/// What the clients of all lanes share.
+/// Notes shared by the clients of all lanes.
 pub(super) struct Ledger {
     notes: Vec<Note>,
-    /// Searches that found another value than they may.
+    /// Searches that found a value outside the allowed range.
     wrong: AtomicU64,
 }
 
 impl Ledger {
-    /// Notes of so many keys, of which those that `is_loaded` have a first value.
+    /// Notes for `keys` keys, of which the keys that `is_loaded` accepts have a first value.
     pub(super) fn new(keys: u64, is_loaded: impl Fn(u64) -> bool) -> Self {
         let note = |key| {
             let first = u64::from(is_loaded(key));
@@ -31,7 +32,8 @@ impl Ledger {
         Self { notes: (0..keys).map(note).collect(), wrong: AtomicU64::new(0) }
     }
 
-    /// Begins an update of a key; returns its value. The caller holds the lock of its leaf.
+    /// Begins an update of a key and returns the new value. The caller holds the lock of the key's
+    /// leaf.
     pub(super) fn begin(&self, key: u64) -> u64 {
         self.notes[key as usize].begun.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -41,12 +43,12 @@ impl Ledger {
         self.notes[key as usize].ended.fetch_max(value, Ordering::SeqCst);
     }
 
-    /// The oldest value that a search may find that begins now; 0 for none.
+    /// The oldest value that a search beginning now may find; 0 for no value.
     pub(super) fn oldest(&self, key: u64) -> u64 {
         self.notes[key as usize].ended.load(Ordering::SeqCst)
     }
 
-    /// Notes what a search has found that ends now.
+    /// Checks the result of a search that ends now.
     pub(super) fn found(&self, key: u64, oldest: u64, found: Option<u64>) {
         let newest = self.notes[key as usize].begun.load(Ordering::SeqCst);
         if !(oldest..=newest).contains(&found.unwrap_or(0)) {
@@ -54,13 +56,13 @@ impl Ledger {
         }
     }
 
-    /// Searches that found another value than they may.
+    /// Number of searches that found a value outside the allowed range.
     pub(super) fn wrong(&self) -> u64 {
         self.wrong.load(Ordering::Relaxed)
     }
 
-    /// Whether a key may have a value when nothing runs: its last one, or, if a lane was lost, that
-    /// of an update that has not ended.
+    /// Whether a key may have a value when nothing runs: the key's last value, or, if a lane was
+    /// lost, the value of an update that has not ended.
     pub(super) fn may_have(&self, key: u64, value: Option<u64>) -> bool {
         let newest = self.notes[key as usize].begun.load(Ordering::SeqCst);
         (self.oldest(key)..=newest).contains(&value.unwrap_or(0))

@@ -1,18 +1,19 @@
-//! Load on a tree in remote memory, an application of lock systems: Sherman's B+tree, with
-//! nodes that clients reach by one-sided verbs (DecLock §6, "Database index").
+//! Load on a tree in remote memory, an application of lock systems: Sherman's B+tree, whose nodes
+//! clients access by one-sided verbs (DecLock §6, "Database index").
 //!
-//! Inner nodes and the search in them are those of crate `lotus-tree`, as in the engine's ordered
-//! tables. Leaves are Sherman's. The lock system is that of [`Clients::choice`], of which nothing
-//! is known here but [`LockSystem`].
+//! Inner nodes and the search in them come from crate `lotus-tree`, as in the engine's ordered
+//! tables. Leaves are Sherman's. The lock system is the one chosen by [`Clients::choice`]; this
+//! module knows only [`LockSystem`].
 //!
 //! # The audit
 //! The value of a key is the number of its updates, counted in this process under the lock of its
-//! leaf. So a search may find what is between two numbers (`ledger`), and in the end each key has
-//! the last one. Then each level is one chain of pages, with fences that follow each other and keys
-//! in order; the level above names all of them; and every lock is free.
+//! leaf. A search may therefore find any value between two counts (`ledger`), and at the end each
+//! key has the last count. The audit also checks that each level is one chain of pages, with
+//! consecutive fences and keys in order; that the level above names all pages of the level; and
+//! that every lock is free.
 //!
-//! Pure: `page`, `leaf`, `inner`. `tree`: searches and updates, by verbs; `lane`: what each lane
-//! does; `ledger`: what is noted in this process; `audit`: the tree in the end.
+//! Pure: `page`, `leaf`, `inner`. `tree`: searches and updates, by verbs; `lane`: work of each
+//! lane; `ledger`: notes in this process; `audit`: the tree at the end.
 
 mod audit;
 mod inner;
@@ -52,45 +53,46 @@ const PAGES: u64 = 64;
 pub struct TreeLoad {
     /// The clients, and the lock system.
     pub clients: Clients,
-    /// Number of keys that are drawn.
+    /// Number of keys from which requests draw.
     pub keys: u64,
-    /// Share of them that the tree has at the beginning. The others are added by their first
-    /// update.
+    /// Share of the keys that the tree has at the beginning. The other keys are added by their
+    /// first update.
     pub loaded: f64,
-    /// Skew of their popularity; 0 is uniform.
+    /// Skew of the keys' popularity; 0 is uniform.
     pub zipf: f64,
-    /// Share of requests that update; the others search.
+    /// Share of requests that update; the other requests search.
     pub update_ratio: f64,
-    /// Whether the run is judged.
+    /// Whether the run is audited.
     pub audit: bool,
 }
 
 impl TreeLoad {
-    /// Most keys: their first pages are made in this process.
+    /// Largest number of keys: the first pages of all keys are built in this process.
     pub const MAX_KEYS: u64 = 1 << 26;
 
-    /// Refuses options that make no sense together.
+    /// Refuses contradictory options.
     ///
     /// # Errors
-    /// A sentence that says which.
+    /// A sentence that names the contradiction.
     pub fn check(&self) -> Result<(), String> {
         self.clients.check(1)
     }
 
-    /// Whether the tree has a key at the beginning.
+    /// Returns whether the tree has a key at the beginning.
     fn is_loaded(&self, key: u64) -> bool {
         let scattered = page::mix(1, key) >> 11;
         (scattered as f64) < self.loaded * (1_u64 << 53) as f64
     }
 
-    /// Pages of the tree at the beginning, and number of pages that it may come to have.
+    /// Pages of the tree at the beginning, and the largest number of pages that the tree may need.
     fn pages(&self) -> (Vec<(u64, Image)>, u64) {
         let keys = (0..self.keys).filter(|key| self.is_loaded(*key));
         let entries: Vec<_> = keys.map(|key| (key, 1)).collect();
         let added = self.keys - entries.len() as u64;
         let pages = inner::pages(&entries);
-        // A leaf is split when as many keys were added as it had room for, and then each half has
-        // at least half of a leaf. Inner nodes have more children than a hundredth of their bytes.
+        // A leaf is split when more keys were added than the leaf had room for, and then each half
+        // has at least half of a leaf. Inner nodes have more children than a hundredth of their
+        // bytes.
         let room = (leaf::SLOTS - leaf::FILLED + 1) as u64;
         let leaves = (added / room).min(self.keys / (leaf::SLOTS as u64 / 2)) + 1;
         let most = pages.len() as u64 + leaves + leaves / 8 + 8;
@@ -98,18 +100,18 @@ impl TreeLoad {
     }
 }
 
-/// What one lane, or all of them, have done.
+/// Counts of a lane, or sums over lanes.
 #[derive(Clone, Debug)]
 pub struct TreeTally {
-    /// Searches and updates that ended in the time that counts.
+    /// Searches and updates that ended in the measured time.
     pub operations: u64,
-    /// Time of all of them, in nanoseconds.
+    /// Time of searches and updates together, in nanoseconds.
     pub operation_ns: Latencies,
     /// Time of searches, in nanoseconds.
     pub search_ns: Latencies,
     /// Time of updates, in nanoseconds.
     pub update_ns: Latencies,
-    /// Counts of the tree in the time that counts; of pages that were mended, in all of the run.
+    /// Counts of the tree in the measured time; mended pages are counted over the whole run.
     pub tree: TreeCounts,
 }
 
@@ -138,13 +140,13 @@ impl AddAssign for TreeTally {
 /// Results of a run.
 #[derive(Debug, Default)]
 pub struct TreeOutcome {
-    /// What all lanes have done.
+    /// Counts of all lanes.
     pub tally: TreeTally,
-    /// What they have used in the time that counts.
+    /// Resources used by the lanes in the measured time.
     pub used: Used,
-    /// What the audit has found, if there was one; empty if all is well.
+    /// Findings of the audit, if the run was audited; empty if the audit passed.
     pub findings: Option<Vec<String>>,
-    /// Pages and levels of the tree in the end, if there was an audit.
+    /// Pages and levels of the tree at the end, if the run was audited.
     pub shape: Option<Shape>,
     /// Utilisation of NICs, links and cores since the clients have begun, in simulation.
     pub utilisation: Option<Report>,
@@ -161,11 +163,11 @@ pub struct Shape {
     pub levels: u8,
 }
 
-/// Runs the load. `progress` counts searches and updates, with one coordinator for each lane; its
-/// failure ends the run.
+/// Runs the load. `progress` counts searches and updates, with one coordinator for each lane; a
+/// failure of `progress` ends the run.
 ///
 /// # Errors
-/// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+/// [`DeployError`] if the machines refuse, or a client or a lane ends early.
 pub fn run<M: Machines>(
     machines: &M,
     load: &TreeLoad,
@@ -196,7 +198,7 @@ impl<M: Machines> Visitor for Visit<'_, M> {
     }
 }
 
-/// Makes the tree, the run of its clients, and what all lanes share.
+/// Makes the tree, the run of its clients, and the state shared by all lanes.
 fn prepare<M: Machines, S: LockSystem>(
     machines: &M,
     load: &TreeLoad,
@@ -235,7 +237,7 @@ fn put_pages<M: Machines>(
                 Ok(lane) => lane::put_pages(&lane, places, &pages).await,
                 Err(error) => Err(error.to_string()),
             };
-            // It is awaited.
+            // The receiver waits for this message.
             let _ = sender.send(put).await;
         })
     });
@@ -261,7 +263,7 @@ fn audit<M: Machines, S: LockSystem>(
     Ok((shape, findings))
 }
 
-/// What all lanes share.
+/// State shared by all lanes.
 struct Shared {
     load: TreeLoad,
     places: Places,

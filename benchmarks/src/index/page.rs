@@ -1,4 +1,5 @@
-//! Pages: nodes of the tree as they lie in remote memory, and what shows that one was read whole.
+//! Pages: nodes of the tree as stored in remote memory, with fields that prove a page was read
+//! whole.
 //!
 //! # Words
 //! ```text
@@ -9,15 +10,15 @@
 //! 5..  slots of a leaf, or the bytes of an inner node, as crate `lotus-tree` has them
 //! 127  the front again                                                            (the rear)
 //! ```
-//! The version is raised by each WRITE of the whole page, and is never 0. Sherman compares front
-//! and rear, which is enough where the words of a READ or WRITE move in ascending order. The fabric
-//! promises no order, so there is a check as well, and each slot of a leaf has the version.
+//! Each WRITE of the whole page raises the version, which is never 0. Sherman compares front and
+//! rear, which is enough if the words of a READ or WRITE move in ascending order. The fabric
+//! promises no order, so each page also has a check, and each slot of a leaf has the version.
 //!
 //! # Spares
-//! Behind each page lies its spare, with room for another. The page is never written over before
-//! its next state is in the spare; afterwards the front of the spare is zeroed. All three are in
-//! one batch, and take effect in this order. So whatever becomes of the lane on the way, either
-//! the page is whole or the spare is ([`mended`]).
+//! Behind each page lies its spare, with room for another page. A page is overwritten in three
+//! steps: the next state is written to the spare, then to the page, and then the front of the spare
+//! is zeroed. The three WRITEs are in one batch, and take effect in this order. So at whatever step
+//! the lane is lost, either the page is whole or the spare is ([`mended`]).
 
 use super::leaf;
 
@@ -25,7 +26,7 @@ use super::leaf;
 pub(super) const WORDS: usize = 128;
 /// Bytes of a page.
 pub(super) const BYTES: usize = 8 * WORDS;
-/// Words before what is in a page.
+/// Words before the contents of a page.
 pub(super) const HEAD: usize = 5;
 /// The last word.
 const REAR: usize = WORDS - 1;
@@ -35,10 +36,10 @@ pub(super) const INNER_BYTES: usize = 8 * (REAR - HEAD);
 /// The words of a page.
 pub(super) type Image = [u64; WORDS];
 
-/// What a page says of itself.
+/// Description of a page, stored in the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
-    /// Number of times that the page was written as a whole; it wraps around, and is not 0.
+    /// Number of times that the page was written as a whole; wraps around, and is never 0.
     pub(super) version: u16,
     /// Number of levels below the page.
     pub(super) level: u8,
@@ -46,7 +47,7 @@ pub(super) struct Head {
     pub(super) sibling: Option<u64>,
     /// Least key that the page is responsible for.
     pub(super) low: u64,
-    /// Least key above those that the page is responsible for; `None` if there is no bound.
+    /// Least key above the keys that the page is responsible for; `None` if there is no bound.
     pub(super) high: Option<u64>,
 }
 
@@ -61,7 +62,7 @@ impl Head {
         self.high.is_some_and(|high| high <= key)
     }
 
-    /// The version after this one.
+    /// The next version.
     pub(super) const fn next_version(&self) -> u16 {
         if self.version == u16::MAX { 1 } else { self.version + 1 }
     }
@@ -83,7 +84,7 @@ fn check(words: &[u64], inner_words: usize) -> u64 {
     words[..HEAD - 1].iter().chain(inner).fold(1, |check, word| mix(check, *word))
 }
 
-/// Words with a head, and without anything in them; `bytes` of an inner node follow.
+/// Page with a head and without contents; `bytes` is the length of the inner node that follows.
 fn headed(head: &Head, bytes: usize) -> Image {
     let mut words = [0; WORDS];
     words[0] = head.front(bytes);
@@ -94,7 +95,7 @@ fn headed(head: &Head, bytes: usize) -> Image {
     words
 }
 
-/// A page of a leaf; `fill` writes its slots.
+/// Builds the page of a leaf; `fill` writes the slots.
 pub(super) fn of_leaf(head: &Head, fill: impl FnOnce(&mut [u64])) -> Image {
     let mut words = headed(head, 0);
     words[HEAD - 1] = check(&words, 0);
@@ -102,10 +103,10 @@ pub(super) fn of_leaf(head: &Head, fill: impl FnOnce(&mut [u64])) -> Image {
     words
 }
 
-/// A page of an inner node.
+/// Builds the page of an inner node.
 ///
 /// # Panics
-/// If it has more than [`INNER_BYTES`].
+/// If the node has more than [`INNER_BYTES`].
 pub(super) fn of_inner(head: &Head, bytes: &[u8]) -> Image {
     assert!(bytes.len() <= INNER_BYTES, "an inner node fits a page");
     let mut words = headed(head, bytes.len());
@@ -118,8 +119,8 @@ pub(super) fn of_inner(head: &Head, bytes: &[u8]) -> Image {
     words
 }
 
-/// The head of a page, if all that the head's check covers was read whole: all of an inner node;
-/// of a leaf, everything but its slots.
+/// Reads the head of a page, if all words under the head's check were read whole: the complete
+/// inner node, or everything but the slots of a leaf.
 pub(super) fn read_head(words: &[u64]) -> Option<(Head, usize)> {
     let (front, bytes) = (words[0], words[0] as u32 as usize);
     let sound = front != 0 && front == words[REAR] && bytes <= INNER_BYTES;
@@ -154,20 +155,20 @@ pub(super) fn is_whole(words: &[u64]) -> bool {
     }
 }
 
-/// Words of a page of a leaf that are its slots.
+/// Words of a leaf's page that are its slots.
 pub(super) fn slots(words: &[u64]) -> &[u64] {
     &words[HEAD..REAR]
 }
 
-/// The state of a page that its holder has left, as the next holder finds it. `None` if it is
-/// whole, and the spare zeroed: nothing is to be done.
+/// Repairs the state of a page left by its previous holder, for the next holder. `None` if the page
+/// is whole and the spare zeroed: no repair is needed.
 ///
-/// A spare that is whole is the next state of the page, which perhaps was not written; one that is
-/// not was being written, so the page was not touched. In a slot in pieces, the
-/// value was being replaced: its key was not touched, and its value is the one or the other.
+/// A whole spare is the next state of the page, which perhaps was not written. A torn spare was
+/// being written, so the page was not touched. In a torn slot the value was being replaced: the key
+/// was not touched, and the value is either the old or the new value.
 ///
 /// # Errors
-/// Neither the page nor the spare can be read: they were written without the lock.
+/// Neither the page nor the spare can be read: both were written without the lock.
 pub(super) fn mended(page: &[u64], spare: &[u64]) -> Result<Option<Image>, Lost> {
     if spare[0] == 0 && is_whole(page) {
         return Ok(None);

@@ -2,27 +2,28 @@
 //!
 //! # Searches
 //! Inner nodes are remembered, and may be out of date. A page that was split has given keys to its
-//! right sibling, and says so by its high fence; the search goes there, and forgets the node that
-//! has led it astray (a B-link tree, as Sherman has it). Leaves are READ each time, without a lock,
-//! until the READ shows a [whole](Leaf::read) page. What it finds was there during the READ:
+//! right sibling, and shows the split by its high fence; the search goes to the sibling, and
+//! forgets the node that named the wrong page (a B-link tree, as in Sherman). Leaves are READ each
+//! time, without a lock, until the READ shows a [whole](Leaf::read) page. The result is the state
+//! of the key at some time during the READ:
 //! * The words of the page were all of one version, so the page was responsible for the key, and
-//!   each slot is as it was at a time during the READ.
-//! * No other page was at that time: a key is given to a new page before its old page shows
-//!   that, and the new page is reached, read and locked only by way of what shows it. The old page
-//!   is locked until all its words are written.
+//!   each slot shows its state at some time during the READ.
+//! * No other page was responsible at that time: a key is given to a new page before the old page
+//!   shows the split, and the new page is reached, read and locked only through pages that show the
+//!   split. The old page is locked until all its words are written.
 //!
 //! # Updates
-//! They lock the leaf, READ it, WRITE an entry, and release the lock behind the WRITE, without
-//! waiting for its answer where the lock system [allows it](Access::RELEASES_IN_ORDER). A full
-//! leaf is split: the new page is written, then the old one. Only then, with no lock held, is
+//! An update locks the leaf, READs it, WRITEs an entry, and releases the lock behind the WRITE,
+//! without waiting for the answer where the lock system [allows it](Access::RELEASES_IN_ORDER). A
+//! full leaf is split: the new page is written, then the old page. Only then, with no lock held, is
 //! the new page added to the level above, in the same way. So each lane holds one lock at a time.
 //!
-//! # Lanes that are lost
-//! With fenced locks, the lock of a lost lane becomes free when none of its verbs can land any
-//! more. The next holder finds the page whole, or makes it whole ([`page::mended`]); the update
-//! that was under way is then made or not. A page that no level above names yet is found by way of
-//! its sibling; an update that comes that way from a leaf's parent just read adds it there.
-//! Pages that were drawn and not written are lost.
+//! # Lost lanes
+//! With fenced locks, the lock of a lost lane becomes free when no verb of the lane can land any
+//! more. The next holder finds the page whole, or makes the page whole ([`page::mended`]); the lost
+//! lane's update is then either made or not. A page that no level above names yet is found through
+//! its sibling; an update that comes through the sibling, and has just read the parent of the leaf,
+//! adds the page to the level above. Pages that were drawn but not written are lost.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -39,16 +40,16 @@ use super::inner::{Added, InnerPage, ROOT, Toward};
 use super::leaf::{Leaf, Piece, Put};
 use super::page::{self, BYTES, Image, WORDS};
 
-/// READs in pieces after which a search takes the lock of the page: perhaps a lost holder has left
-/// it so.
+/// Torn READs after which a search takes the lock of the page: perhaps a lost holder has left the
+/// page torn.
 const PATIENCE: u64 = 64;
-/// Time after which a lock that was being reset is asked for again.
+/// Time after which a client retries a lock that was being reset.
 const AGAIN: Duration = Duration::from_micros(10);
 
 /// Places of pages and their locks on a memory node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
-    /// Objects with a lock, a page, and its spare.
+    /// Objects, each with a lock, a page, and the page's spare.
     pub(super) space: LockSpace,
     /// Bytes of a lock.
     pub(super) lock_bytes: u64,
@@ -73,7 +74,7 @@ impl Places {
     }
 }
 
-/// Reason why a search or an update did not come to its end.
+/// Reason why a search or an update did not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Failed {
     #[error("{0}")]
@@ -86,21 +87,21 @@ pub(super) enum Failed {
     Full,
 }
 
-/// Numbers of what lanes had to do beside the one READ or the one WRITE.
+/// Counts of the lanes' work beyond the one READ or the one WRITE of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TreeCounts {
-    /// READs of pages that were in pieces.
+    /// READs of torn pages.
     pub torn: u64,
     /// READs of inner nodes that were not remembered.
     pub inner_reads: u64,
-    /// Ways to the right, where a page had been split.
+    /// Moves to a right sibling, because a page had been split.
     pub hops: u64,
     /// Pages that were split.
     pub splits: u64,
-    /// Pages that a lost lane had left in pieces.
+    /// Pages that a lost lane had left torn.
     pub mended: u64,
-    /// Locks that were lost before their release, which happens only as published: what was written
-    /// under them may be lost too.
+    /// Locks lost before their release, which happens only with locks as published: writes under
+    /// these locks may be lost too.
     pub lost: u64,
 }
 
@@ -131,17 +132,18 @@ impl std::ops::Sub for TreeCounts {
     }
 }
 
-/// A page that inner nodes name for a key.
+/// The page that inner nodes name for a key.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     number: u64,
-    /// The node that names it, or has named the first of the pages that led there.
+    /// The node that names the page, or that named the first of the pages on the way to the right.
     parent: Option<u64>,
-    /// Whether that node was read just now.
+    /// Whether the parent was read just now.
     is_new: bool,
 }
 
-/// A page under its lock, or one to its right that has the key.
+/// Result of locking a page for a key: the locked page, or the sibling to the right that has the
+/// key.
 enum Locked<A: Access> {
     Here(A::Held, Box<Image>),
     Right(u64),
@@ -171,7 +173,7 @@ impl<A: Access> Tree<A> {
         self.counts.set(counts);
     }
 
-    /// Value of a key.
+    /// Returns the value of a key.
     pub(super) async fn search(&self, key: u64) -> Result<Option<u64>, Failed> {
         let mut way = self.descend(key, 0).await?;
         loop {
@@ -187,7 +189,7 @@ impl<A: Access> Tree<A> {
         }
     }
 
-    /// Gives a key the value that `value` draws while the lock of its leaf is held.
+    /// Sets a key to the value that `value` draws while the lock of the key's leaf is held.
     pub(super) async fn update(&self, key: u64, value: impl FnOnce() -> u64) -> Result<(), Failed> {
         let mut way = self.descend(key, 0).await?;
         let first = way.number;
@@ -222,13 +224,13 @@ impl<A: Access> Tree<A> {
         }
         self.write_and_release(batch, hold).await?;
         if way.number != first && way.is_new {
-            // Its split is under way still, or was never brought to its end.
+            // The split of the page is still under way, or was never completed.
             self.add(1, leaf.head().low, way.number).await?;
         }
         Ok(())
     }
 
-    /// Names a page in the level above it, which is `level`.
+    /// Names a page in the level above, which is `level`.
     async fn add(&self, mut level: u8, mut key: u64, mut child: u64) -> Result<(), Failed> {
         loop {
             let mut way = self.descend(key, level).await?;
@@ -273,7 +275,7 @@ impl<A: Access> Tree<A> {
         }
     }
 
-    /// The page of a level that inner nodes name for a key, or one to its left.
+    /// The page of a level that inner nodes name for a key, or a page to its left.
     async fn descend(&self, key: u64, level: u8) -> Result<Way, Failed> {
         let (mut number, mut parent) = (ROOT, None);
         loop {
@@ -301,7 +303,7 @@ impl<A: Access> Tree<A> {
         }
     }
 
-    /// Goes on to the right, and forgets the node that did not name that page.
+    /// Goes on to the page on the right, and forgets the node that did not name this page.
     fn hop(&self, way: &mut Way, right: u64) {
         self.count(|counts| &mut counts.hops);
         self.forget(way.parent);
@@ -314,7 +316,7 @@ impl<A: Access> Tree<A> {
         }
     }
 
-    /// An inner node, remembered or read; whether it was read.
+    /// Returns an inner node, remembered or read, and whether it was read.
     async fn inner(&self, number: u64) -> Result<(Rc<InnerPage>, bool), Failed> {
         if let Some(known) = self.inner.borrow().get(&number) {
             return Ok((Rc::clone(known), false));
@@ -325,7 +327,7 @@ impl<A: Access> Tree<A> {
         Ok((node, true))
     }
 
-    /// Reads a page without its lock until `view` finds it whole.
+    /// Reads a page without its lock until `view` finds the page whole.
     async fn read<T>(&self, number: u64, view: impl Fn(&[u64]) -> Option<T>) -> Result<T, Failed> {
         for tries in 1.. {
             let mut batch = self.lane.batch();
@@ -370,7 +372,7 @@ impl<A: Access> Tree<A> {
         }
     }
 
-    /// Locks and reads a page, unless the key is to its right.
+    /// Locks and reads a page, unless the key belongs to a page on the right.
     async fn lock_for(&self, number: u64, key: u64) -> Result<Locked<A>, Failed> {
         let hold = self.lock(number).await?;
         let image = self.read_locked(number).await?;
@@ -384,7 +386,7 @@ impl<A: Access> Tree<A> {
         }
     }
 
-    /// Reads a page under its lock, and makes it whole if its last holder was lost.
+    /// Reads a page under its lock, and repairs the page if its last holder was lost.
     async fn read_locked(&self, number: u64) -> Result<Box<Image>, Failed> {
         let mut image = Box::new([0; WORDS]);
         let mut batch = self.lane.batch();
@@ -416,7 +418,7 @@ impl<A: Access> Tree<A> {
         Ok(image)
     }
 
-    /// Adds the verbs that write over a page.
+    /// Adds the verbs that overwrite a page.
     fn rewrite(&self, batch: &mut Batch, number: u64, image: &Image) {
         let buffer = batch.stage(BYTES);
         batch.words_mut(buffer).copy_from_slice(image);
@@ -425,17 +427,17 @@ impl<A: Access> Tree<A> {
         batch.write_word(self.places.spare(number), 0);
     }
 
-    /// Posts the WRITEs of a holder, and releases the lock behind them.
+    /// Posts the WRITEs of a holder, and releases the lock behind the WRITEs.
     async fn write_and_release(&self, batch: Batch, hold: A::Held) -> Result<(), Failed> {
         if !A::RELEASES_IN_ORDER {
-            // A `hold` that is dropped is released: see `post`.
+            // A dropped `hold` is released: see `post`.
             self.post(batch).await?;
             return self.release(hold).await;
         }
         let written = batch.post();
         let released = self.client.release(hold);
-        // If the WRITEs fail, so does the release behind them, and the client repeats it when the
-        // connection is made anew. The next holder mends the page.
+        // If the WRITEs fail, so does the release behind them, and the client repeats the release
+        // after reconnecting. The next holder mends the page.
         let written = written.await;
         self.released(released.await)?;
         written.map(drop).map_err(|failed| Failed::Verb(failed.first().error))
@@ -461,7 +463,7 @@ impl<A: Access> Tree<A> {
         std::future::pending().await
     }
 
-    /// Number of a page that is not used yet.
+    /// Draws the number of an unused page.
     async fn fresh(&self) -> Result<u64, Failed> {
         let mut batch = self.lane.batch();
         let buffer = batch.fetch_and_add(self.places.count, 1);
@@ -469,20 +471,20 @@ impl<A: Access> Tree<A> {
         if number < self.places.space.count() { Ok(number) } else { Err(Failed::Full) }
     }
 
-    /// Posts verbs. If they fail, none of them takes effect once the connection is made anew, and
-    /// no verb releases a lock before, so that a holder may release its own.
+    /// Posts verbs. If the verbs fail, none of them takes effect after reconnecting, and no verb
+    /// releases a lock before that, so a holder may release its own lock.
     async fn post(&self, batch: Batch) -> Result<Completed, Failed> {
         let failed = match batch.post().await {
             Ok(done) => return Ok(done),
             Err(failed) => failed.first(),
         };
-        // Its own error would say less.
+        // The error of reconnecting would say less than the error of the verb.
         let _ = self.lane.reconnect(failed.node).await;
         Err(Failed::Verb(failed.error))
     }
 }
 
-/// Adds a WRITE of some words.
+/// Adds a WRITE of `words`.
 pub(super) fn add_words(batch: &mut Batch, at: RemoteAddr, words: &[u64]) {
     if let [word] = *words {
         return batch.write_word(at, word);

@@ -6,9 +6,9 @@
 //! and a write. An aborted attempt's writes therefore carry a version that no read can have seen. A
 //! read of an absent row is left out, as the attempt that deleted the row is not known.
 //!
-//! Of an ordered table the operations are those on the rows that the engine keeps for it, the nodes
-//! of a tree. A range reads all nodes that its keys, present or not, could be in, so a phantom is a
-//! cycle like any other.
+//! For an ordered table, the operations are on the rows that the engine stores for the table, the
+//! nodes of a tree. A range reads all nodes that could contain keys of the range, present or
+//! absent, so a phantom is an ordinary cycle.
 //!
 //! # Ownership
 //! Each worker fills a [`Log`] of its own through [`Recorded`], which wraps a transaction and notes
@@ -51,7 +51,7 @@ pub struct Attempt {
     pub isolation: Isolation,
     /// Outcome.
     pub status: Status,
-    /// Timestamps of a committed attempt; the default for any other.
+    /// Timestamps of a committed attempt; otherwise the default.
     pub receipt: Receipt,
 }
 
@@ -79,7 +79,7 @@ pub struct Operation {
     pub version: Option<TxnId>,
 }
 
-/// One worker's attempts, in the order in which they ended.
+/// Attempts of a worker, in the order of their ends.
 #[derive(Debug, Default)]
 pub struct Log {
     /// Each attempt with the index of the end of its operations.
@@ -92,7 +92,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Ends an attempt, which gets the operations recorded since the last call.
+    /// Ends an attempt and assigns to it the operations recorded since the last call.
     pub fn finish(&mut self, attempt: Attempt) {
         self.declared.clear();
         self.read = 0;
@@ -117,7 +117,7 @@ impl Log {
         self.operations.push(Operation { access, table, key, version });
     }
 
-    /// Notes a change of an item. An undeclared item was inserted, and noted then.
+    /// Notes a change of an item. An undeclared item was inserted, and the insertion noted.
     fn note_change(&mut self, access: Access, item: Item, version: TxnId) {
         let at = self.declared.iter().position(|(declared, ..)| *declared == item);
         if let Some(at) = at {
@@ -237,7 +237,7 @@ impl<T: Txn> Txn for Recorded<'_, T> {
 }
 
 impl<T: Txn> Recorded<'_, T> {
-    /// Notes the rows that the engine keeps for ordered tables.
+    /// Notes the rows that the engine stores for ordered tables.
     fn note_stored(&mut self) {
         let (operations, id) = (&mut self.log.operations, Some(self.txn.id()));
         self.txn.for_each_stored(&mut |row| {
@@ -271,7 +271,7 @@ impl<T: Finish> Finish for Recorded<'_, T> {
     }
 }
 
-/// All workers' logs of one run.
+/// Logs of all workers of a run.
 #[derive(Debug)]
 pub struct History {
     tables: Vec<(TableId, String)>,

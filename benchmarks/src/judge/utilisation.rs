@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct Busy {
     /// Name of the resource.
     pub resource: String,
-    /// Share of virtual time in which it was busy, in 0..=1.
+    /// Share of virtual time in which the resource was busy, in 0..=1.
     pub busy: f64,
 }
 
@@ -20,8 +20,8 @@ impl Busy {
     }
 }
 
-/// What one node's NIC did for others over the clients' run, warm-up included: shares of virtual
-/// time in which its parts were busy, in 0..=1, and the verbs that it served.
+/// Work of one node's NIC for other nodes over the clients' run, warm-up included: shares of
+/// virtual time in which its parts were busy, in 0..=1, and the verbs that it served.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct NodeLoad {
     /// Number of the node.
@@ -50,7 +50,7 @@ const MEMORY: &str = "memory";
 const COMPUTE: &str = "compute";
 
 impl NodeLoad {
-    /// One for each node, where those numbered below `memory_nodes` are memory nodes.
+    /// Loads of all nodes; nodes numbered below `memory_nodes` are memory nodes.
     pub fn all(used: &lotus_fabric::sim::Report, memory_nodes: usize) -> Vec<Self> {
         let load = |node: NodeUse| Self {
             node: node.node.0,
@@ -67,7 +67,7 @@ impl NodeLoad {
         used.nodes().map(load).collect()
     }
 
-    /// Whether it is a memory node.
+    /// Returns whether the node is a memory node.
     pub fn is_memory(&self) -> bool {
         self.kind == MEMORY
     }
@@ -85,7 +85,7 @@ pub struct Simulation {
     pub bottleneck: Option<Busy>,
     /// All resources with any use, node by node, cores last.
     pub resources: Vec<Busy>,
-    /// What each node's NIC did for others.
+    /// Work of each node's NIC for other nodes.
     pub nodes: Vec<NodeLoad>,
     /// Mean and maximum for each kind of resource on each kind of node.
     #[serde(skip)]
@@ -93,7 +93,7 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Summarises `used`, where the nodes numbered below `memory_nodes` are memory nodes.
+    /// Summarises `used`; nodes numbered below `memory_nodes` are memory nodes.
     pub fn new(
         used: &lotus_fabric::sim::Report,
         memory_nodes: usize,

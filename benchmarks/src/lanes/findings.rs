@@ -1,9 +1,9 @@
-//! What an audit finds: some of it one by one, the rest counted.
+//! Findings of an audit: the first findings in full, the rest only counted.
 
-/// Findings that are told one by one.
+/// Largest number of findings that are reported in full.
 const MAX_TOLD: usize = 10;
 
-/// What is wrong, of which the first is told.
+/// Defects found, of which the first are reported in full.
 #[derive(Default)]
 pub(crate) struct Findings {
     told: Vec<String>,
@@ -18,7 +18,7 @@ impl Findings {
         }
     }
 
-    /// Sentences for a person; none if all is well.
+    /// Sentences for a person; empty if there were no findings.
     pub(crate) fn told(self) -> Vec<String> {
         let Self { mut told, more } = self;
         told.extend((more > 0).then(|| format!("and {more} more")));

@@ -1,4 +1,4 @@
-//! What each lane of a run does: its clients do the same again and again, and are counted.
+//! Work of each lane of a run: the clients repeat an operation, and are counted.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
@@ -19,12 +19,12 @@ use lotus_locksystems::local::{Access, Transfers};
 
 use super::{Course, Done, Run, Times, Used};
 
-/// Service by which lanes tell one another of locks.
+/// RPC service for messages about locks between lanes.
 const SERVICE: Service = Service(0);
 /// Time after which a lane looks again whether the run has failed.
 const LOOK: Duration = Duration::from_millis(10);
-/// Time without a lock after which clients that go on waiting when a run's time is over are given
-/// up, and the run with them.
+/// Time without a lock after which clients that still wait after the end of the run are given up,
+/// and the run fails.
 const STUCK: Duration = Duration::from_secs(30);
 
 /// Time from one moment to a later one, in nanoseconds.
@@ -32,14 +32,14 @@ pub(crate) fn nanos(from: Nanos, to: Nanos) -> u64 {
     to.0.saturating_sub(from.0)
 }
 
-/// What all clients of a run do.
+/// Work of all clients of a run.
 pub(crate) trait Load: Clone + Send + 'static {
-    /// What one lane, or all of them, have done.
+    /// Counts of a lane, or sums over lanes.
     type Tally: Default + AddAssign + Send + 'static;
-    /// A lane's part.
+    /// A lane's part of the load.
     type Work<A: Access>: Work<Access = A, Tally = Self::Tally>;
 
-    /// The part of a lane.
+    /// Creates the part of a lane.
     fn work<A: Access>(&self, seat: Seat<A>) -> Self::Work<A>;
 }
 
@@ -56,36 +56,36 @@ pub(crate) enum Mark {
     End,
 }
 
-/// What the clients of one lane do.
+/// Work of the clients of one lane.
 pub(crate) trait Work: 'static {
     type Access: LaneLocks;
     type Tally;
-    /// Reason why a client ends before its time.
+    /// Reason why a client ends early.
     type Failed: Display;
 
     /// The lane.
     fn seat(&self) -> &Seat<Self::Access>;
 
-    /// Does one thing, and tallies it if it counts.
+    /// Performs one operation, and tallies the operation if it counts.
     fn operate(
         &self,
         rng: &mut SmallRng,
         tally: &RefCell<Self::Tally>,
     ) -> impl Future<Output = Result<(), Self::Failed>>;
 
-    /// Called at each mark, in their order.
+    /// Called at each mark, in the order of the marks.
     fn mark(self: &Rc<Self>, mark: Mark, tally: &mut Self::Tally);
 }
 
-/// A lane's use of locks, as far as every run looks at it.
+/// A lane's use of locks, as far as every run inspects it.
 pub(crate) trait LaneLocks: Clone + 'static {
-    /// What the lane has done so far.
+    /// Counts of the lane so far.
     fn counts(&self) -> Counts;
 
-    /// Locks that its clients had from their nodes, and from elsewhere.
+    /// Locks that the lane's clients got from their own nodes, and from elsewhere.
     fn transfers(&self) -> Transfers;
 
-    /// Waits until nothing of the lane is under way.
+    /// Waits until no operation of the lane is under way.
     fn quiet(&self) -> impl Future<Output = ()>;
 }
 
@@ -121,17 +121,17 @@ impl<L: Locker> LaneLocks for KeptLane<L> {
     }
 }
 
-/// A lane.
+/// A lane of a run.
 pub(crate) struct Seat<A> {
     lane: Lane,
     client: A,
     course: Arc<Course>,
-    /// Number of the lane among all that have clients.
+    /// Number of the lane among all lanes with clients.
     index: usize,
 }
 
 impl<A: Access> Seat<A> {
-    /// Opens a lane, on the core that will turn it.
+    /// Opens a lane on its core.
     pub(super) fn open(
         run: &Run<A::System>,
         executor: &mut Executor,
@@ -150,7 +150,7 @@ impl<A: Access> Seat<A> {
 }
 
 impl<A> Seat<A> {
-    /// The place of a lane that is open.
+    /// The seat of a lane that is open.
     pub(crate) fn new(course: &Arc<Course>, lane: Lane, client: A) -> Self {
         let at = lane.at();
         let index = usize::from(at.node.0 - 1) * usize::from(course.clients().threads);
@@ -178,29 +178,29 @@ impl<A> Seat<A> {
         &self.course.times
     }
 
-    /// Its number among all lanes that have clients, from 0.
+    /// Number of the lane among all lanes with clients, from 0.
     pub(crate) const fn index(&self) -> usize {
         self.index
     }
 
-    /// Whether it is the first lane of all.
+    /// Whether this is the first lane of the run.
     pub(crate) fn is_first(&self) -> bool {
         self.index == 0
     }
 
-    /// Counts something that was done, for those who watch.
+    /// Counts an operation, for observers of the run.
     pub(crate) fn tick(&self, began: Nanos, now: Nanos) {
         self.course.progress.tick(self.index, now.0, true);
         self.course.progress.note_latency(self.index, now.0.saturating_sub(began.0));
     }
 
-    /// Whether something outside of the run has made it worthless. Then nothing is waited for: a
-    /// client may ask for ever what is never answered.
+    /// Whether an external failure has made the run worthless. The lane then stops waiting: a
+    /// client may wait forever for an answer that never comes.
     fn has_failed(&self) -> bool {
         self.course.progress.failure().is_some()
     }
 
-    /// Whether the lane begins nothing more: see [`Self::has_failed`] and
+    /// Whether the lane begins no further operation: see [`Self::has_failed`] and
     /// [`Progress::ending_after`].
     ///
     /// [`Progress::ending_after`]: crate::drive::progress::Progress::ending_after
@@ -208,7 +208,7 @@ impl<A> Seat<A> {
         self.has_failed() || self.course.progress.is_complete(self.index)
     }
 
-    /// End of the time that counts: the last operation of a lane that has done its share.
+    /// End of the measured time: the last operation of a lane that has done its share.
     fn ended(&self) -> Nanos {
         let progress = &self.course.progress;
         let ends = self.times().ends;
@@ -218,7 +218,7 @@ impl<A> Seat<A> {
         }
     }
 
-    /// Waits for a time, or until the run is over.
+    /// Waits until `time`, or until the run is over.
     async fn wait_until(&self, time: Nanos) {
         let executor = self.executor();
         while executor.now() < time && !self.is_over() {
@@ -226,7 +226,7 @@ impl<A> Seat<A> {
         }
     }
 
-    /// What the lane has used so far.
+    /// Use of locks and verbs by the lane so far.
     fn used(&self) -> Used
     where
         A: LaneLocks,
@@ -236,7 +236,7 @@ impl<A> Seat<A> {
         Used { counts, transfers, verbs, secs: 0.0 }
     }
 
-    /// Number of locks that its clients have got so far, from wherever.
+    /// Number of locks that the lane's clients have acquired so far, from any source.
     fn locked(&self) -> u64
     where
         A: LaneLocks,
@@ -275,7 +275,7 @@ where
             }
             running.set(running.get() - 1);
             if running.get() == 0 {
-                // The last one sees to it that the lane has nothing outstanding.
+                // The last client makes sure that the lane has nothing outstanding.
                 work.seat().client.quiet().await;
                 is_quiet.set(true);
             }
@@ -308,7 +308,7 @@ where
     Done { tally: tally.take(), used, ended: ended.take(), utilisation: None }
 }
 
-/// The last time when a lane got a lock, as far as it was looked at.
+/// The last time at which a lane was seen to acquire a lock.
 struct LastLock {
     locked: u64,
     at: Nanos,
@@ -319,7 +319,8 @@ impl LastLock {
         Self { locked, at }
     }
 
-    /// Whether none of the `locked` locks until `now` was got in the last [`STUCK`].
+    /// Whether no lock was acquired in the last [`STUCK`] before `now`, given `locked` locks so
+    /// far.
     fn is_long_ago(&mut self, locked: u64, now: Nanos) -> bool {
         if locked != self.locked {
             *self = Self::new(locked, now);

@@ -1,10 +1,11 @@
-//! Clients of one lock system: they start together on the lanes of all compute nodes, are counted
-//! for a time, and end. Then one more node looks at what they have left.
+//! Clients of one lock system: the clients start together on the lanes of all compute nodes, are
+//! counted for a time, and end. Afterwards one more node inspects the memory.
 //!
-//! What clients do is a `Load`, of which each lane has its `Work`: `locks` and `index` have one
-//! each. A lane that has ended answers when locks are reset until all have ended.
+//! A `Load` defines the work of the clients; a lane runs its part, a `Work`. `locks`, `index`,
+//! `bank` and `two_phase` define a load each. A lane that has ended still answers lock resets until
+//! all lanes have ended.
 //!
-//! `lane`: what each lane does; `findings`: what an audit finds.
+//! `lane`: work of each lane; `findings`: findings of an audit.
 
 mod findings;
 mod lane;
@@ -41,26 +42,26 @@ pub(crate) use lane::{KeptLane, LaneLocks, Load, Mark, Seat, Work, nanos};
 /// The memory node.
 pub(crate) const MEMORY: NodeId = NodeId(0);
 pub(crate) const REGION: RegionId = RegionId(0);
-/// Least bytes of a lock object, whichever the system.
+/// Least bytes of a lock object in any lock system.
 pub(crate) const OBJECT: u64 = 16;
-/// Counters by which nodes set their clocks, one for each epoch; more than a run has.
+/// Counters by which nodes set their clocks, one counter per epoch; more than a run has epochs.
 const CLOCKS: u32 = 128;
-/// Longest latency that is told from longer ones, in nanoseconds.
+/// Largest distinguishable latency, in nanoseconds.
 const MAX_LATENCY_NS: u64 = 60_000_000_000;
-/// Time from the start of the machines, loaded if there is something to load, until clients begin:
-/// for lanes to start.
+/// Time from the start of a run, on machines that are loaded if necessary, until the clients begin.
+/// Lanes start in this time.
 pub const START: Duration = Duration::from_millis(20);
 
-/// Clients of a lock system, and the time for which they are counted.
+/// Clients of a lock system, and their measured time.
 #[derive(Clone, Debug)]
 pub struct Clients {
     /// The lock system.
     pub choice: Choice,
-    /// The lock service that keeps the locks, if one does; then there is no lock system.
+    /// The lock service that keeps the locks; if present, there is no lock system.
     pub kept: Option<Kept>,
-    /// How it keeps them.
+    /// Options of the lock service.
     pub keeping: Keeping,
-    /// The way in which the clients of a node share its locks, if they do.
+    /// The policy by which the clients of a node share the node's locks, if they share locks.
     pub policy: Option<Policy>,
     /// Compute nodes.
     pub cns: u16,
@@ -68,38 +69,39 @@ pub struct Clients {
     pub threads: u16,
     /// Clients of each lane.
     pub coroutines: u16,
-    /// Time before requests count, in seconds.
+    /// Time before requests are measured, in seconds.
     pub warmup: f64,
-    /// Time in which they count, in seconds.
+    /// Time in which requests are measured, in seconds.
     pub secs: f64,
 }
 
 /// How a lock service keeps locks.
 #[derive(Clone, Debug, Default)]
 pub struct Keeping {
-    /// Addresses of real servers of Redis, for [`Kept::RedLock`] on these; otherwise a node is one.
+    /// Addresses of real Redis servers for [`Kept::RedLock`]; without addresses a node is the
+    /// server.
     pub redis: Option<Arc<[SocketAddr]>>,
     /// Time to live of the keys of [`Kept::RedLock`], in place of the load's own.
     pub ttl: Option<Duration>,
     /// Preference of [`Kept::FissLock`] and [`Kept::FissLockLocal`], in place of readers.
     pub prefer: Option<Preference>,
-    /// Racks of [`Kept::FissLock`] and [`Kept::FissLockLocal`], each with a switch, in place of
-    /// one.
+    /// Number of racks of [`Kept::FissLock`] and [`Kept::FissLockLocal`], each with a switch, in
+    /// place of one rack.
     pub racks: Option<u16>,
-    /// Core time of a server, for a request and its release, where time is virtual. A machine of
-    /// [`Kept::FissLock`] takes half of it for a packet: a server's request is two messages.
+    /// Core time of a server for a request and its release, where time is virtual. A machine of
+    /// [`Kept::FissLock`] takes half of this time for a packet: a server's request is two messages.
     pub request: Duration,
 }
 
 impl Clients {
-    /// Number of nodes that the machines must have: the memory node, the compute nodes, one that
-    /// loads and audits, and keeps locks, and the switches, if there are any.
+    /// Number of nodes that the machines must have: the memory node, the compute nodes, one node
+    /// that loads, audits and keeps locks, and the switches, if there are any.
     pub fn nodes(&self) -> u16 {
         self.cns + 2 + self.racks()
     }
 
-    /// Switches of the locks, one of each rack; on simulated fabrics they have to be declared as
-    /// such.
+    /// Switches of the locks, one per rack; on simulated fabrics they have to be declared as
+    /// switches.
     pub fn switches(&self) -> Vec<NodeId> {
         let first = self.cns + 2;
         (first..first + self.racks()).map(NodeId).collect()
@@ -113,7 +115,7 @@ impl Clients {
         }
     }
 
-    /// Name of the lock system, or of the lock service.
+    /// Name of the lock system or of the lock service.
     pub const fn name(&self) -> &'static str {
         match self.kept {
             Some(kept) => kept.name(),
@@ -121,7 +123,7 @@ impl Clients {
         }
     }
 
-    /// Refuses more locks than a switch has room for, if one grants them.
+    /// Refuses more locks than a switch has room for, if a switch grants the locks.
     pub(crate) fn check_room(&self, locks: u64) -> Result<(), String> {
         let fallback = match self.kept {
             Some(Kept::FissLock | Kept::FissLockLocal) => Fallback::None,
@@ -132,7 +134,7 @@ impl Clients {
         room.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Refuses ways of keeping locks that these do not have.
+    /// Refuses options that the chosen lock service does not have.
     fn check_keeping(&self) -> Result<(), String> {
         let (Keeping { redis, ttl, prefer, racks, .. }, name) = (&self.keeping, self.name());
         if self.kept != Some(Kept::RedLock) && (redis.is_some() || ttl.is_some()) {
@@ -158,8 +160,8 @@ impl Clients {
         NodeId(self.cns + 1)
     }
 
-    /// Refuses options that make no sense together, and more clients than a lock can count if each
-    /// asks for so many lease terms.
+    /// Refuses contradictory options, and more clients than a lock can count if each client asks
+    /// for `terms` lease terms.
     pub(crate) fn check(&self, terms: u32) -> Result<(), String> {
         self.check_keeping()?;
         if let Some(kept) = self.kept {
@@ -173,7 +175,7 @@ impl Clients {
         if let Some(policy) = self.policy {
             policy.check(self.choice).map_err(|error| error.to_string())?;
         }
-        // Those that ask the memory node.
+        // Number of clients that ask the memory node.
         let clients = self.policy.map_or(self.count(), |_| u32::from(self.cns));
         match self.choice.capacity() {
             Some(most) if clients * terms > most => Err(format!(
@@ -188,26 +190,26 @@ impl Clients {
 /// Latencies in nanoseconds.
 pub type Latencies = Histogram<u64>;
 
-/// No latency yet. Those that are made here can be added up.
+/// An empty histogram. Histograms from this function can be added up.
 pub(crate) fn latencies() -> Latencies {
     Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3).expect("the bounds are sound constants")
 }
 
-/// Adds latencies to others.
+/// Adds latencies to other latencies.
 pub(crate) fn add(to: &mut Latencies, from: &Latencies) {
     to.add(from).expect("histograms of the same bounds add up");
 }
 
-/// What lanes have used of the lock system and the fabric in the time that counts.
+/// Use of the lock system and the fabric by lanes in the measured time.
 #[derive(Clone, Debug, Default)]
 pub struct Used {
     /// Counts of the lock system.
     pub counts: Counts,
-    /// Locks that clients had from their nodes, and from the memory node.
+    /// Locks that clients got from their own nodes, and from the memory node.
     pub transfers: Transfers,
     /// Verbs and messages.
     pub verbs: VerbCounters,
-    /// The time that counts, in seconds: that of the lane that took longest.
+    /// The measured time, in seconds: the time of the lane that took longest.
     pub secs: f64,
 }
 
@@ -220,12 +222,12 @@ impl AddAssign for Used {
     }
 }
 
-/// What the lanes of a run have done.
+/// Results of the lanes of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Done<T> {
     pub(crate) tally: T,
     pub(crate) used: Used,
-    /// Reason why a client has ended before its time.
+    /// Reason why a client ended early.
     ended: Option<String>,
     /// Utilisation of NICs, links and cores since clients have begun, in simulation.
     pub(crate) utilisation: Option<Report>,
@@ -247,7 +249,7 @@ impl<T: AddAssign> AddAssign for Done<T> {
     }
 }
 
-/// When clients begin, when their requests begin to count, and when they end.
+/// Times at which clients begin, their requests begin to count, and clients end.
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) begins: Nanos,
@@ -258,7 +260,7 @@ pub(crate) struct Times {
 /// Makes a lock system, on each lane.
 pub(crate) type Make<S> = Arc<dyn Fn() -> S + Send + Sync>;
 
-/// Offset of what a lock protects, behind the lock object.
+/// Offset of the data that a lock protects, behind the lock object.
 pub(crate) fn offset_of_data<S: LockSystem>(system: &S) -> u64 {
     system.object_bytes().max(OBJECT)
 }
@@ -267,7 +269,7 @@ pub(crate) fn refused(error: impl std::fmt::Display) -> DeployError {
     DeployError::Refused(error.to_string())
 }
 
-/// Registers so many bytes of the memory node, and the counters of clocks behind them.
+/// Registers `bytes` bytes of the memory node, and the counters of clocks behind them.
 pub(crate) fn register<M: Machines>(machines: &M, bytes: u64) -> Result<Counters, DeployError> {
     let clocks = Counters { base: RemoteAddr::new(MEMORY, REGION, bytes), count: CLOCKS };
     let bytes = (bytes + clocks.bytes()).next_multiple_of(4096);
@@ -275,7 +277,7 @@ pub(crate) fn register<M: Machines>(machines: &M, bytes: u64) -> Result<Counters
     Ok(clocks)
 }
 
-/// What all lanes of a run know, whatever their locks are.
+/// State shared by all lanes of a run, independent of the lock system.
 pub(crate) struct Course {
     clients: Clients,
     times: Times,
@@ -296,12 +298,12 @@ pub(crate) struct Run<S> {
 pub(crate) struct Running<C, T> {
     cores: Vec<(NodeId, C)>,
     pub(crate) reports: Receiver<Done<T>>,
-    /// Lanes end when it is dropped.
+    /// Dropping the sender ends the lanes.
     stop: Sender<()>,
 }
 
 impl Course {
-    /// A run whose clients begin in a moment.
+    /// Creates a run whose clients begin after [`START`].
     pub(crate) fn new<M: Machines>(
         machines: &M,
         clients: Clients,
@@ -329,10 +331,10 @@ impl Course {
         &self.progress
     }
 
-    /// The compute nodes, as members: all are before the first of them uses a lock.
+    /// Returns the compute nodes as members: all nodes join before the first node uses a lock.
     ///
     /// # Errors
-    /// [`DeployError`] if there are more than locks can name.
+    /// [`DeployError`] if there are more compute nodes than locks can name.
     pub(crate) fn members(&self) -> Result<Vec<Member>, DeployError> {
         let Clients { cns, threads, .. } = self.clients;
         let members = (1..=cns).map(|node| self.roster.join(NodeId(node), threads));
@@ -365,11 +367,11 @@ impl Course {
         Ok(Running { cores, reports, stop })
     }
 
-    /// Waits until all lanes have ended, and adds up what they have done. The cores of a node that
-    /// is `lost` meanwhile end as they may.
+    /// Waits until all lanes have ended, and adds up their results. Cores of the node `lost` during
+    /// the run may end in any way.
     ///
     /// # Errors
-    /// [`DeployError`] if a client or a lane ends before its time.
+    /// [`DeployError`] if a client or a lane ends early.
     pub(crate) fn finish<M: Machines, T: Default + AddAssign>(
         &self,
         machines: &M,
@@ -401,7 +403,7 @@ impl Course {
         }
     }
 
-    /// Runs `look` on a core of the node beside the clients, to its end.
+    /// Runs `look` to its end on a core of the outsider node.
     ///
     /// # Errors
     /// [`DeployError`] if the machines refuse, or with the sentence of `look`.
@@ -416,7 +418,7 @@ impl Course {
         let program: Program = Box::new(move |executor| {
             let Some(looking) = look(executor) else { return Box::pin(async {}) };
             Box::pin(async move {
-                // It is awaited.
+                // The receiver waits for this message.
                 let _ = sender.send(looking.await).await;
             })
         });
@@ -428,11 +430,11 @@ impl Course {
     }
 }
 
-/// What an audit finds in the end, or a sentence that says why it cannot look.
+/// Findings of an audit, or a sentence that says why the audit cannot look.
 pub(crate) type Looking<R> = Pin<Box<dyn Future<Output = Result<R, String>>>>;
 
 impl<S: LockSystem> Run<S> {
-    /// A run whose clients begin in a moment, on memory that is [registered](register) and loaded.
+    /// Creates a run whose clients begin after [`START`], on [registered](register), loaded memory.
     pub(crate) fn new<M: Machines>(
         machines: &M,
         clients: Clients,
@@ -463,7 +465,8 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Starts all lanes with clients of this kind; `table` makes what the lanes of a node share.
+    /// Starts all lanes with clients of kind `A`; `table` makes the state shared by the lanes of a
+    /// node.
     fn start_lanes<M, L, A>(
         self: &Arc<Self>,
         machines: &M,
@@ -487,7 +490,7 @@ impl<S: LockSystem> Run<S> {
         self.course.start(machines, lanes, move |seat: Seat<A>| load.work(seat))
     }
 
-    /// Opens a lane on the core that will turn it; a failure to do so is that of the run.
+    /// Opens a lane on its core; a failure to open the lane is a failure of the run.
     pub(crate) fn open<A: Access<System = S>>(
         self: &Arc<Self>,
         fabric: Arc<dyn Fabric>,
@@ -502,11 +505,11 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Runs all lanes until their time is over. The cores of a node that is `lost` meanwhile end
-    /// as they may.
+    /// Runs all lanes until their time is over. Cores of the node `lost` during the run may end in
+    /// any way.
     ///
     /// # Errors
-    /// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+    /// [`DeployError`] if the machines refuse, or a client or a lane ends early.
     pub(crate) fn run<M: Machines, L: Load>(
         self: &Arc<Self>,
         machines: &M,
@@ -517,7 +520,7 @@ impl<S: LockSystem> Run<S> {
         self.course.finish(machines, running, lost)
     }
 
-    /// Looks at what the clients have left, on a lane of the node beside them.
+    /// Inspects the state left by the clients, on a lane of the outsider node.
     ///
     /// # Errors
     /// [`DeployError`] if the machines refuse, or with the sentence of `look`.
@@ -537,8 +540,8 @@ impl<S: LockSystem> Run<S> {
     }
 }
 
-/// Utilisation since the clients have begun: after what was used before, and the time in which
-/// lanes were opened.
+/// Utilisation since the clients have begun: without the use before the run, and without the time
+/// in which lanes were opened.
 fn since(mut report: Report, before: Option<&Report>) -> Report {
     let all = report.elapsed.as_secs_f64();
     let earlier = before.map_or(Duration::ZERO, |before| before.elapsed);
@@ -552,7 +555,7 @@ fn since(mut report: Report, before: Option<&Report>) -> Report {
     report
 }
 
-/// The program of a lane: runs its clients, and sends what they have done.
+/// The program of a lane: runs the lane's clients, and sends their results.
 fn program<A: LaneLocks, W: Work<Access = A>>(
     open: impl FnOnce(&mut Executor) -> Option<Seat<A>> + Send + 'static,
     work: impl FnOnce(Seat<A>) -> W + Send + 'static,
@@ -566,11 +569,11 @@ where
         let Some(seat) = open(executor) else { return Box::pin(async {}) };
         Box::pin(async move {
             let client = seat.client().clone();
-            // Not received if another lane broke.
+            // The report is not received if another lane broke.
             let _ = sender.send(lane::run(work(seat)).await).await;
             // The reports end with the last lane that runs.
             drop(sender);
-            // Its answers to resets are needed until all have ended.
+            // The client's answers to resets are needed until all lanes have ended.
             let _ = stopped.recv().await;
             drop(client);
         })

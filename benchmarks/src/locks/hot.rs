@@ -1,24 +1,24 @@
-//! Hot locks that change: a set of locks takes a share of all requests, and another one does so
-//! after a while (FissLock §7.5).
+//! Hot locks that change: a set of locks takes a share of all requests, and after a while another
+//! set becomes hot (FissLock §7.5).
 
 use std::time::Duration;
 
 use lotus_fabric::env::SmallRng;
 use rand::Rng;
 
-/// Hot locks; the other locks are asked for as often as each other.
+/// Hot locks; requests for the other locks are spread evenly.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HotLocks {
-    /// Number of locks that are hot at a time; less than there are.
+    /// Number of locks that are hot at a time; less than the number of all locks.
     pub count: u64,
-    /// Share of requests that are for them, in 0..=1.
+    /// Share of requests for hot locks, in 0..=1.
     pub share: f64,
-    /// Interval after which the next ones are hot; zero for never.
+    /// Interval after which the next set of locks becomes hot; zero for never.
     pub every: Duration,
 }
 
 impl HotLocks {
-    /// The next of `locks` locks to ask for, `elapsed` after the first request.
+    /// Draws the next of `locks` locks to ask for, `elapsed` after the first request.
     ///
     /// # Panics
     /// If all locks are hot.
@@ -30,7 +30,7 @@ impl HotLocks {
         (first + rng.random_range(range)) % locks
     }
 
-    /// The locks that are hot in the beginning, each with its share of the requests.
+    /// The initially hot locks, with their shares of the requests.
     pub(super) fn first(&self) -> Vec<(u64, f64)> {
         (0..self.count).map(|lock| (lock, self.share / self.count as f64)).collect()
     }

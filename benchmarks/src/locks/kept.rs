@@ -1,7 +1,7 @@
 //! Load on locks that a service keeps: the cores of the service, its clients, and the audit.
 //!
-//! Memory nodes hold only what the locks protect. In the end no core of the service has a lock that
-//! is held or waited for.
+//! Memory nodes hold only the data that the locks protect. At the end no core of the service has a
+//! lock that is held or waited for.
 
 use std::cell::{Cell, RefCell};
 use std::ops::AddAssign;
@@ -38,20 +38,21 @@ use crate::lanes::{
 };
 use crate::workloads::zipf::KeyChooser;
 
-/// Requests of each client in the trace by which a switch learns of hot locks: so many that each of
-/// a million locks has ten contenders of 160 clients, and 1 % of the locks have queues, where all
-/// are as popular (FissLock §7.2).
+/// Requests of each client in the trace from which a switch learns the hot locks. With this number,
+/// and equal popularity, each of a million locks has ten contenders of 160 clients, and 1 % of the
+/// locks have queues (FissLock §7.2).
 const TRACED: f64 = 62_500.0;
 
-/// Requests of a lane for locks that it holds to the end, at a time.
+/// Number of concurrent requests of a lane for locks that it holds to the end.
 const KEPT_AT_A_TIME: u32 = 32;
 
 /// A lock service that can be run on machines.
 pub(crate) trait Service: Send + Sync + 'static {
-    /// A lane's use of its locks.
+    /// A lane's use of the service's locks.
     type Locker: Locker;
 
-    /// Starts its cores, each on a node; they end when the other end of the channel is dropped.
+    /// Starts the service's cores, each on a node; cores end when the sender of `stopped` is
+    /// dropped.
     fn start<M: Machines>(
         &self,
         machines: &M,
@@ -59,22 +60,22 @@ pub(crate) trait Service: Send + Sync + 'static {
         stopped: &Receiver<()>,
     ) -> Result<Vec<(NodeId, M::Core)>, DeployError>;
 
-    /// The use of its locks by the lane of `rpc`, of a member.
+    /// Opens the use of the service's locks on the lane of `rpc`, which belongs to a member.
     fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> Self::Locker;
 
     /// Number of locks that are held or waited for.
     ///
     /// # Errors
-    /// A sentence that says why that is not known.
+    /// A sentence that says why the number is unknown.
     fn used(&self) -> Result<usize, String>;
 
-    /// The last recovery from a lost node, if the service has any.
+    /// The last recovery from a lost node, if the service recovers.
     fn recovery(&self) -> Option<LossRecovery> {
         None
     }
 }
 
-/// A use of a service, whichever it is.
+/// A use of any service.
 pub(crate) trait ServiceVisitor {
     /// Result of the use.
     type Output;
@@ -83,26 +84,26 @@ pub(crate) trait ServiceVisitor {
     fn visit<S: Service>(self, service: S) -> Self::Output;
 }
 
-/// What a switch knows beforehand of the locks that are wanted most.
+/// Prior knowledge of a switch about the most wanted locks.
 pub(crate) struct Popular {
-    /// They, with the share of each among all requests.
+    /// The locks, with their shares of the requests.
     pub(crate) locks: Vec<(u64, f64)>,
-    /// Most slots of a lock's queue.
+    /// Largest number of slots of a lock's queue.
     pub(crate) most_slots: u64,
 }
 
 impl Popular {
-    /// Locks with a slot in their queues for each client that may ask.
+    /// Locks whose queues have a slot for each client that may ask.
     pub(crate) const fn each_with_all_clients(locks: Vec<(u64, f64)>) -> Self {
         Self { locks, most_slots: u64::MAX }
     }
 }
 
-/// Hands `visitor` the service of that name, for these clients and so many locks. `popular`
-/// tells which locks are wanted most, where a switch has to know.
+/// Passes the service named `kept`, for these clients and `locks` locks, to `visitor`. `popular`
+/// returns the most wanted locks, for switches that have to know them.
 ///
 /// # Errors
-/// [`DeployError`] if the service cannot be had, or that of the visitor.
+/// [`DeployError`] if the service is not available, or the error of the visitor.
 pub(crate) fn visit<M, V, T>(
     machines: &M,
     kept: Kept,
@@ -144,7 +145,7 @@ where
     }
 }
 
-/// A service for the locks below a number, and another one for the others.
+/// One service for the locks below a number, and a second service for the remaining locks.
 struct Both<A, B> {
     first: A,
     rest: B,
@@ -179,7 +180,7 @@ impl<A: Service, B: Service> Service for Both<A, B> {
     }
 }
 
-/// Finding about the locks of a service when nothing runs, unless they are free.
+/// Returns a finding about the locks of a service when nothing runs, unless all locks are free.
 pub(crate) fn used<S: Service>(service: &S) -> Option<String> {
     match service.used() {
         Ok(0) => None,
@@ -188,7 +189,7 @@ pub(crate) fn used<S: Service>(service: &S) -> Option<String> {
     }
 }
 
-/// Runs lanes on the locks of a service, and ends its cores.
+/// Runs lanes on the locks of a service, and ends the service's cores.
 pub(crate) fn run_lanes<M, S, W>(
     machines: &M,
     course: &Arc<Course>,
@@ -232,7 +233,7 @@ pub(super) fn run<M: Machines>(
 ) -> Result<LockOutcome, DeployError> {
     let alone = Alone { machines, load, progress };
     let popular = || match load.hot {
-        // That they all have queues is published: half of the requests are the switch's.
+        // As published, all hot locks have queues: the switch serves half of the requests.
         Some(hot) => Popular { locks: hot.first(), most_slots: SWITCH_SLOTS / hot.count },
         None => {
             let chooser = KeyChooser::new(load.drawn(), load.zipf);
@@ -257,8 +258,8 @@ impl<M: Machines> ServiceVisitor for Alone<'_, M> {
     }
 }
 
-/// Locks that have queues in the switch, with their slots, from the most popular ones of so many
-/// clients.
+/// Locks that get queues in the switch, with their slots, chosen from the locks most popular with
+/// `clients` clients.
 fn hot(popular: Popular, clients: u32) -> Vec<(u64, u32)> {
     let Popular { locks, most_slots } = popular;
     let (clients, most) = (f64::from(clients), u32::try_from(most_slots).unwrap_or(u32::MAX));
@@ -298,7 +299,7 @@ fn run_service<M: Machines, S: Service>(
     Ok(LockOutcome { tally, used, findings, utilisation, recovery: service.recovery() })
 }
 
-/// Opens a lane on the core that will turn it; a failure to do so is that of the run.
+/// Opens a lane on its core; a failure to open the lane is a failure of the run.
 fn open<S: Service>(
     service: &Arc<S>,
     course: &Arc<Course>,
@@ -329,14 +330,14 @@ fn open_lane(
     Ok(lane)
 }
 
-/// Looks at what the locks protect, when nothing runs, and at what was noted.
+/// Audits the data that the locks protect, when nothing runs, and the notes of this process.
 fn judge<M: Machines>(
     machines: &M,
     course: &Arc<Course>,
     shared: &Arc<Shared>,
     used: Option<String>,
 ) -> Result<Vec<String>, DeployError> {
-    // The lanes of servers are before it.
+    // The lanes of servers have the lower numbers.
     let at = Endpoint { node: course.clients().outsider(), lane: LaneId(Kept::SERVER_CORES) };
     let (fabric, run, noted) = (machines.fabric(), Arc::clone(course), Arc::clone(shared));
     let mut found = course.audit(machines, move |executor| {
@@ -353,7 +354,7 @@ fn judge<M: Machines>(
 struct KeptLocking<L: Locker> {
     seat: Seat<KeptLane<L>>,
     shared: Arc<Shared>,
-    /// Locks that it holds from the beginning to the end.
+    /// Locks that the lane holds from the beginning to the end.
     kept: RefCell<Vec<L::Held>>,
 }
 
@@ -388,7 +389,7 @@ impl<L: Locker> Work for KeptLocking<L> {
 }
 
 impl<L: Locker> KeptLocking<L> {
-    /// Takes the lane's part of the locks that are held to the end, some at a time.
+    /// Takes the lane's part of the locks that are held to the end, a few at a time.
     fn keep(self: &Rc<Self>) {
         let load = &self.shared.load;
         let (first, end) = (load.drawn(), load.count);
@@ -412,7 +413,7 @@ impl<L: Locker> KeptLocking<L> {
         }
     }
 
-    /// Takes one lock, uses what it protects, and releases it.
+    /// Takes one lock, uses the protected data, and releases the lock.
     async fn use_one(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);
         let (executor, locker) = (self.seat.executor(), &self.seat.client().0);
@@ -449,7 +450,7 @@ impl<L: Locker> KeptLocking<L> {
         shared.tally(&mut tally.borrow_mut(), &operation, counts, fairness, released)
     }
 
-    /// The verbs for whose sake the lock is taken.
+    /// Posts the verbs for which the lock is taken.
     async fn use_lock(&self, lock: u64, mode: Mode) -> Result<(), NotHeld> {
         let (load, ledger) = (&self.shared.load, self.shared.ledger.as_ref());
         let data = self.shared.space.object(lock).plus(OBJECT);
@@ -482,8 +483,8 @@ struct Served {
 }
 
 impl Served {
-    /// A service for these clients and so many locks. If compute nodes keep them, they do so on the
-    /// lane behind so many others.
+    /// A service for these clients and `locks` locks. If compute nodes keep the locks, they do so
+    /// on the lane behind their first `lanes` lanes.
     fn new(
         kept: Kept,
         clients: &Clients,
@@ -496,7 +497,7 @@ impl Served {
             lanes,
             locks,
             server: clients.outsider(),
-            // It is used by services that have one.
+            // Used only by services with a switch.
             switch: clients.switches().first().copied().unwrap_or(clients.outsider()),
         };
         Self { layout: Layout::new(kept, &nodes, hot), request }
@@ -526,7 +527,7 @@ impl Service for Served {
                     course.progress().fail(error.to_string());
                 }
                 Box::pin(async move {
-                    // It serves until the end.
+                    // The core serves until the end.
                     let _ = stopped.recv().await;
                     drop(core);
                 })

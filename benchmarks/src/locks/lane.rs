@@ -1,4 +1,4 @@
-//! What each lane of a load on locks does: its clients, and the audit.
+//! Work of each lane of a load on locks: the lane's clients, and the audit.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,21 +15,21 @@ use super::operation::{Operation, post};
 use super::{LockLoad, LockTally, LongReads, Shared};
 use crate::lanes::{Findings, Load, Mark, Seat, Work, offset_of_data};
 
-/// Locks that the audit reads in one batch.
+/// Number of locks that the audit reads in one batch.
 const AUDITED: u64 = 256;
-/// What a client is about to do.
+/// The next operation of a client.
 pub(super) struct Intent {
     pub(super) lock: u64,
     pub(super) mode: Mode,
     terms: u16,
-    /// Time for which it holds the lock beside its verbs.
+    /// Time for which the client holds the lock beside its verbs.
     pub(super) stays: Duration,
-    /// Whether it fails, and releases nothing.
+    /// Whether the client fails, and does not release the lock.
     fails: bool,
 }
 
 impl Intent {
-    /// The next intent of a client, `elapsed` after the first.
+    /// Draws the next intent of a client, `elapsed` after the first request.
     pub(super) fn draw(shared: &Shared, elapsed: Duration, rng: &mut SmallRng) -> Self {
         let LockLoad { count, hot, read_ratio, update_ratio, habits, .. } = &shared.load;
         let mut is_one_of = |share: f64| share > 0.0 && rng.random_bool(share);
@@ -52,7 +52,7 @@ impl Intent {
     }
 }
 
-/// A lane.
+/// A lane that uses locks.
 pub(super) struct Locking<A: Access> {
     seat: Seat<A>,
     shared: Arc<Shared>,
@@ -94,7 +94,7 @@ impl<A: Access> Work for Locking<A> {
     }
 }
 
-/// Takes the node that is lost off the membership in time, if this is the first lane.
+/// Removes the lost node from the membership at the configured time, if this is the first lane.
 pub(super) fn expel_the_lost<W: Work>(work: &Rc<W>, shared: &Shared) {
     let load = &shared.load;
     let expelled = load.lost_node().zip(load.loses).filter(|_| work.seat().is_first());
@@ -113,7 +113,7 @@ impl<A: Access> Locking<A> {
         Self { seat, shared }
     }
 
-    /// Takes one lock, uses what it protects, and releases it.
+    /// Takes one lock, uses the protected data, and releases the lock.
     async fn use_one(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);
         let executor = self.seat.executor();
@@ -143,14 +143,14 @@ impl<A: Access> Locking<A> {
         if !stays.is_zero() {
             executor.sleep(stays).await;
         }
-        // Who does nothing inside leaves at once.
+        // A client without work under the lock leaves at once.
         let uses = load.section > 0 || wanted == Mode::Update;
         let used = if uses { self.use_lock(lock, &mut hold, wanted).await } else { Ok(()) };
         if let Some((ledger, _)) = noted {
             if !is_leased {
                 ledger.leave(lock, self.mode(&hold));
             } else if ledger.was_written(lock) && self.seat.client().is_valid(&hold) {
-                // A lease that lasts now has lasted all the time.
+                // A lease that is valid now was valid all the time.
                 ledger.clash();
             }
         }
@@ -168,7 +168,7 @@ impl<A: Access> Locking<A> {
         shared.tally(&mut tally.borrow_mut(), &operation, counts, fairness, released)
     }
 
-    /// Mode in which a lock is held, as others have to respect it.
+    /// Mode of a held lock as other clients have to respect it.
     fn mode(&self, hold: &A::Held) -> Mode {
         match hold.mode() {
             Mode::Update if !self.seat.client().client().system().promises().upgrades => {
@@ -178,7 +178,7 @@ impl<A: Access> Locking<A> {
         }
     }
 
-    /// The verbs for whose sake the lock is taken.
+    /// Posts the verbs for which the lock is taken.
     async fn use_lock(&self, lock: u64, hold: &mut A::Held, wanted: Mode) -> Result<(), NotHeld> {
         let (load, system) = (&self.shared.load, self.seat.client().client().system());
         let data = hold.at().plus(offset_of_data(system));
@@ -199,7 +199,7 @@ impl<A: Access> Locking<A> {
             return Ok(());
         }
         let writes = load.section - reads;
-        // Without verbs inside, nothing shows which writer was the last.
+        // Without verbs under the lock, no word shows which writer was the last.
         let ledger = self.shared.ledger.as_ref().filter(|_| writes > 0);
         let value = ledger.map(|ledger| ledger.next_value(lock));
         for _ in 0..writes {
@@ -212,7 +212,7 @@ impl<A: Access> Locking<A> {
         Ok(())
     }
 
-    /// Upgrades a lock, unless it is being reset.
+    /// Upgrades a lock; returns false if the lock is being reset.
     async fn upgrade(&self, lock: u64, hold: &mut A::Held) -> Result<bool, NotHeld> {
         let before = self.mode(hold);
         match hold.upgrade(Wait::Until(Nanos::NEVER)).await {
@@ -226,13 +226,14 @@ impl<A: Access> Locking<A> {
         Ok(true)
     }
 
-    /// Whether a holder may rely on its lock still: without leases it may until its release.
+    /// Whether a holder may still rely on its lock. Without leases, a lock is valid until its
+    /// release.
     fn is_valid(&self, hold: &A::Held) -> bool {
         !self.seat.client().client().system().has_leases() || self.seat.client().is_valid(hold)
     }
 
-    /// Looks at every lock, and at what it protects; returns what is wrong, or a sentence if they
-    /// cannot be read.
+    /// Audits every lock and the data that it protects; returns findings, or a sentence if the
+    /// locks cannot be read.
     pub(super) async fn audit(self) -> Result<Vec<String>, String> {
         let system = self.seat.client().client().system();
         let offset = offset_of_data(system);
@@ -241,7 +242,7 @@ impl<A: Access> Locking<A> {
     }
 }
 
-/// Looks at the words of every lock, and at what it protects, which is `offset` bytes further.
+/// Audits the words of every lock, and the protected data, which lies `offset` bytes further.
 pub(super) async fn audit(
     lane: &Lane,
     shared: &Shared,

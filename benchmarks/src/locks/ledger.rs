@@ -1,14 +1,15 @@
-//! What the clients of a load on locks note of each lock, in words of this process.
+//! Notes of the clients of a load on locks about each lock, in words of this process.
 //!
 //! # Passed requests
-//! A request notes how many wait then, and how many have been granted; when it is granted, the
-//! grants since then, less those who waited, are requests that came later and were granted before.
-//! If some of those who waited still wait, it is less than that; but then the first of them was
-//! passed by more, so the largest of these numbers is exact. A request that was given up counts as
-//! one that waits and is never granted, so with such requests the number is a lower bound.
+//! A request notes how many requests wait at that time, and how many have been granted. When the
+//! request is granted, the grants since then, minus the noted waiters, count the later requests
+//! that passed it. If some of the noted waiters still wait, the count is too small; but then the
+//! first of these waiters was passed by more requests, so the largest count is exact. A request
+//! that was given up counts as waiting forever without a grant, so with such requests the count is
+//! a lower bound.
 //!
-//! Requests are in the order in which clients make them, grants in that in which clients learn of
-//! them. Verbs of two clients may pass each other on the way, so a few pass even where a lock
+//! Requests are ordered by when clients make them, grants by when clients learn of them. Verbs of
+//! two clients may pass each other on the way, so a few requests pass others even where a lock
 //! grants in the order of the verbs.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,41 +18,41 @@ use lotus_locks::Mode;
 
 use super::Fairness;
 
-/// What a writer counts in [`Note::held`].
+/// Weight of a writer in [`Note::held`].
 const WRITER: u32 = 1 << 16;
-/// What a holder of an update lock that was not upgraded counts there.
+/// Weight of an update lock that was not upgraded, in [`Note::held`].
 const UPDATE: u32 = 1 << 28;
-/// What a request that waits counts in [`Note::queue`]: enough bits for all clients are above.
+/// Weight of a waiting request in [`Note::queue`]: the bits above suffice for all clients.
 const WAITING: u64 = 1 << 40;
 /// Bits of [`Note::queue`] that count grants.
 const GRANTED: u64 = WAITING - 1;
 
-/// What is noted of one lock.
+/// Notes about one lock.
 #[derive(Default)]
 struct Note {
-    /// Readers that hold it, [`WRITER`] for each writer, and [`UPDATE`].
+    /// Number of readers that hold the lock, plus [`WRITER`] for each writer, and [`UPDATE`].
     held: AtomicU32,
-    /// Writers that have held it since the last reader.
+    /// Writers that have held the lock since the last reader.
     run: AtomicU32,
-    /// Requests granted, and [`WAITING`] for each that waits.
+    /// Number of granted requests, plus [`WAITING`] for each waiting request.
     queue: AtomicU64,
-    /// Writers that have held it, if they write.
+    /// Number of writers that have held the lock, if writers write.
     written: AtomicU64,
 }
 
-/// What a request has found when it came: its place among the others for that lock.
+/// State at a request's arrival: the request's place among the other requests for the lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     waiting: u64,
     granted: u64,
 }
 
-/// What the clients of all lanes share: what is held, and what was written.
+/// Notes shared by the clients of all lanes: held locks and written values.
 pub(super) struct Ledger {
     notes: Vec<Note>,
-    /// Locks that two clients have held and must not.
+    /// Number of times that two clients held a lock in conflicting modes.
     clashes: AtomicU64,
-    /// READs that found another value than the last writer's.
+    /// READs that found a value other than the last writer's.
     misread: AtomicU64,
 }
 
@@ -75,18 +76,18 @@ impl Ledger {
 
     /// Notes that a client wants a lock.
     pub(super) fn request(&self, lock: u64) -> Arrival {
-        // The order of one word is all that is needed, here and below.
+        // The modification order of a single word suffices, here and below.
         let before = self.note(lock).queue.fetch_add(WAITING, Ordering::Relaxed);
         Arrival { waiting: before / WAITING, granted: before & GRANTED }
     }
 
-    /// Notes that a client wants a lock no more.
+    /// Notes that a client no longer wants a lock.
     pub(super) fn give_up(&self, lock: u64, arrival: Arrival) -> Fairness {
         let before = self.note(lock).queue.fetch_sub(WAITING, Ordering::Relaxed);
         Fairness { longest_run: 0, largest_bypass: passed(before, arrival) }
     }
 
-    /// Notes that a client holds a lock; the mode may be stronger than the one that it `wanted`.
+    /// Notes that a client holds a lock; the mode `held` may be stronger than `wanted`.
     pub(super) fn enter(&self, lock: u64, held: Mode, wanted: Mode, arrival: Arrival) -> Fairness {
         let note = self.note(lock);
         let before = note.held.fetch_add(Self::weight(held), Ordering::AcqRel);
@@ -100,7 +101,7 @@ impl Ledger {
         }
         let granted = 1_u64.wrapping_sub(WAITING);
         let before = note.queue.fetch_add(granted, Ordering::Relaxed);
-        // Writers are alone, so their additions need not be atomic; readers store the same.
+        // Writers are alone, so their additions need not be atomic; readers only store zero.
         let run = match wanted {
             Mode::Shared => 0,
             Mode::Update | Mode::Exclusive => note.run.load(Ordering::Relaxed) + 1,
@@ -111,8 +112,8 @@ impl Ledger {
         Fairness { longest_run: u64::from(run), largest_bypass: passed(before, arrival) }
     }
 
-    /// Notes that a client reads under a lease, which may have ended already: so a writer beside it
-    /// is not to blame, unless the client finds afterwards that the lease lasts still.
+    /// Notes that a client reads under a lease, which may have ended already. A concurrent writer
+    /// is therefore no conflict, unless the client finds afterwards that the lease is still valid.
     pub(super) fn enter_leased(&self, lock: u64, arrival: Arrival) -> Fairness {
         let note = self.note(lock);
         let granted = 1_u64.wrapping_sub(WAITING);
@@ -123,13 +124,13 @@ impl Ledger {
         Fairness { longest_run: 0, largest_bypass: passed(before, arrival) }
     }
 
-    /// Whether a client has held a lock to write since the last one that has read it.
+    /// Whether a client has held a lock to write since the last reader of the lock.
     pub(super) fn was_written(&self, lock: u64) -> bool {
         let note = self.note(lock);
         note.held.load(Ordering::Acquire) >= WRITER || note.run.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that a reader whose lease lasts has met a writer.
+    /// Notes that a reader with a valid lease has met a writer.
     pub(super) fn clash(&self) {
         self.clashes.fetch_add(1, Ordering::Relaxed);
     }
@@ -143,12 +144,12 @@ impl Ledger {
         }
     }
 
-    /// Notes that a client holds a lock no more.
+    /// Notes that a client no longer holds a lock.
     pub(super) fn leave(&self, lock: u64, held: Mode) {
         self.note(lock).held.fetch_sub(Self::weight(held), Ordering::AcqRel);
     }
 
-    /// The value that the holder of a lock writes beside it.
+    /// Returns the value that the holder of a lock writes beside the lock.
     pub(super) fn next_value(&self, lock: u64) -> u64 {
         let written = &self.note(lock).written;
         // Only the holder counts.
@@ -157,12 +158,13 @@ impl Ledger {
         value
     }
 
-    /// The value that should be beside a lock in the end.
+    /// The value that should be beside a lock at the end.
     pub(super) fn written(&self, lock: u64) -> u64 {
         self.note(lock).written.load(Ordering::Relaxed)
     }
 
-    /// Notes what the holder of a lock, whose lease lasts if it has one, has read beside it.
+    /// Checks the words beside a lock that its holder has read, under a valid lease if there are
+    /// leases.
     pub(super) fn read(&self, lock: u64, words: &[u64]) {
         let written = self.written(lock);
         if words.iter().any(|word| *word != written) {
@@ -170,18 +172,19 @@ impl Ledger {
         }
     }
 
-    /// Number of times that a reader found another value than the last writer's.
+    /// Number of times that a reader found a value other than the last writer's.
     pub(super) fn misread(&self) -> u64 {
         self.misread.load(Ordering::Relaxed)
     }
 
-    /// Number of times that two clients held a lock and must not.
+    /// Number of times that two clients held a lock in conflicting modes.
     pub(super) fn clashes(&self) -> u64 {
         self.clashes.load(Ordering::Relaxed)
     }
 }
 
-/// Requests granted so far that came after the one of `arrival`, when the queue is `now`.
+/// Number of requests granted so far that came after the request of `arrival`, given the queue
+/// `now`.
 const fn passed(now: u64, arrival: Arrival) -> u64 {
     (now & GRANTED).saturating_sub(arrival.granted + arrival.waiting)
 }

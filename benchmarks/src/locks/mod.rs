@@ -1,16 +1,16 @@
-//! Load on a lock system alone: clients draw locks by popularity, hold each for some verbs, and
-//! release it.
+//! Load on a lock system alone: clients draw locks by popularity, hold each lock for some verbs,
+//! and release it.
 //!
 //! # The audit
-//! Every client notes in a word of this process that it holds a lock, so that two holders meet
-//! there. A writer writes the number of writers so far beside the lock, counted in this process
-//! under the lock; in the end the two numbers are equal, unless a write was lost, or came too late.
-//! A reader finds that number, and nothing else, in all of what it reads. In the end every lock is
+//! Every client notes in a word of this process that it holds a lock, so that conflicting holders
+//! are detected. A writer writes the number of writers so far beside the lock, counted in this
+//! process under the lock; at the end the two numbers are equal, unless a write was lost or came
+//! too late. All words that a reader reads have to equal this number. At the end every lock is
 //! free.
 //!
-//! `lane`: what each lane does; `kept`: the same of locks that a service keeps; `switched`: the
-//! service of a switch; `redis`: that of RedLock; `operation`: what is tallied of all; `ledger`:
-//! what is noted in this process.
+//! `lane`: work of each lane; `kept`: load on locks that a service keeps; `switched`: the service
+//! of a switch; `redis`: the service of RedLock; `operation`: tally of an operation; `ledger`:
+//! notes in this process.
 
 mod hot;
 pub(crate) mod kept;
@@ -50,61 +50,61 @@ pub struct LockLoad {
     pub clients: Clients,
     /// Number of locks.
     pub count: u64,
-    /// Skew of their popularity; 0 is uniform.
+    /// Skew of the locks' popularity; 0 is uniform.
     pub zipf: f64,
-    /// Locks that are hot in turn, instead of that skew.
+    /// Locks that are hot in turn, in place of the skew.
     pub hot: Option<HotLocks>,
     /// Share of requests that read.
     pub read_ratio: f64,
-    /// Share of the other requests that take an update lock, and upgrade it in the middle of their
-    /// verbs.
+    /// Share of the other requests that take an update lock, and upgrade the lock in the middle of
+    /// their verbs.
     pub update_ratio: f64,
     /// Verbs while a lock is held: READs of a reader, WRITEs of a writer; READs, then WRITEs with
     /// an update lock.
     pub section: u32,
-    /// Bytes of each of them.
+    /// Bytes of each verb.
     pub object_bytes: u64,
-    /// Time after which a request is given up; `None` for never.
+    /// Time after which a client gives up a request; `None` for never.
     pub patience: Option<Duration>,
-    /// What clients do beside taking a lock and releasing it.
+    /// Behaviour of clients beside taking and releasing locks.
     pub habits: Habits,
-    /// Time after [`lanes::START`] at which the last compute node is lost, and taken off the
-    /// membership; the machines have to end it then.
+    /// Time after [`lanes::START`] at which the last compute node is lost and removed from the
+    /// membership; the machines have to end the node then.
     pub loses: Option<Duration>,
-    /// Whether the run is judged.
+    /// Whether the run is audited.
     pub audit: bool,
 }
 
-/// What clients do beside taking a lock, using it and releasing it.
+/// Behaviour of clients beside taking, using and releasing locks.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Habits {
     /// Time between a release and the next request.
     pub think: Duration,
-    /// Share of holders that fail: they neither release the lock nor ask for it again.
+    /// Share of holders that fail: failed holders neither release the lock nor ask for it again.
     pub failing: f64,
-    /// Readers that hold the lock for long.
+    /// Readers that hold a lock for a long time.
     pub long_reads: LongReads,
     /// Number of locks, the last ones, that lanes take when clients begin, and hold to the end.
-    /// Clients ask for the others.
+    /// Clients ask for the other locks.
     pub kept: u64,
 }
 
-/// Readers that hold a lock for long (DSLR §6.4).
+/// Readers that hold a lock for a long time (DSLR §6.4).
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct LongReads {
-    /// Their share of all requests.
+    /// Share of long reads among all requests.
     pub share: f64,
-    /// Time for which each holds the lock.
+    /// Time for which a long read holds the lock.
     pub time: Duration,
-    /// Lease terms that they ask for.
+    /// Lease terms that a long read asks for.
     pub terms: u16,
 }
 
 impl LockLoad {
-    /// Refuses options that make no sense together.
+    /// Refuses contradictory options.
     ///
     /// # Errors
-    /// A sentence that says which.
+    /// A sentence that names the contradiction.
     pub fn check(&self) -> Result<(), String> {
         let Habits { failing, long_reads, .. } = self.habits;
         let terms = if long_reads.share > 0.0 { u32::from(long_reads.terms.max(1)) } else { 1 };
@@ -141,7 +141,7 @@ impl LockLoad {
         Ok(())
     }
 
-    /// Refuses locks that are held to the end where that makes no sense.
+    /// Refuses locks held to the end if they contradict other options.
     fn check_held(&self) -> Result<(), String> {
         if self.habits.kept >= self.count {
             return Err(format!("fewer than all {} locks can be held to the end", self.count));
@@ -162,7 +162,7 @@ impl LockLoad {
         self.count.saturating_sub(self.habits.kept)
     }
 
-    /// Refuses what locks that a service keeps do not have.
+    /// Refuses options that locks of a service do not have.
     fn check_kept(&self, kept: Kept) -> Result<(), String> {
         if self.update_ratio > 0.0 {
             return Err(format!("{kept} has no update locks"));
@@ -177,7 +177,7 @@ impl LockLoad {
         Ok(())
     }
 
-    /// The compute node that is lost, if one is.
+    /// Returns the compute node that is lost, if the run loses a node.
     pub const fn lost_node(&self) -> Option<NodeId> {
         match self.loses {
             Some(_) => Some(NodeId(self.clients.cns)),
@@ -186,18 +186,18 @@ impl LockLoad {
     }
 }
 
-/// How unevenly a lock has treated requests, over the whole run.
+/// Unevenness of a lock's treatment of requests, over the whole run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fairness {
-    /// The most writers that have held a lock one after another, without a reader in between.
+    /// Largest number of writers that held a lock one after another, without a reader in between.
     pub longest_run: u64,
-    /// The most requests that came later than a request for the same lock and were granted before
-    /// it. Where requests are given up, there may have been more.
+    /// Largest number of requests that were granted before an earlier request for the same lock. If
+    /// requests are given up, the true number may be larger.
     pub largest_bypass: u64,
 }
 
 impl Fairness {
-    /// The worse of each.
+    /// The larger value of each field.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -207,12 +207,12 @@ impl Fairness {
     }
 }
 
-/// Sum of times, of which the mean is wanted alone.
+/// Sum of times, for computing the mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TimeSum {
     /// Number of times.
     pub count: u64,
-    /// Their sum, in nanoseconds.
+    /// Sum of the times, in nanoseconds.
     pub ns: u64,
 }
 
@@ -221,7 +221,7 @@ impl TimeSum {
         *self += Self { count: 1, ns };
     }
 
-    /// The mean in nanoseconds; 0 of none.
+    /// Mean in nanoseconds; 0 without times.
     pub fn mean_ns(&self) -> f64 {
         self.ns as f64 / self.count.max(1) as f64
     }
@@ -234,10 +234,10 @@ impl AddAssign for TimeSum {
     }
 }
 
-/// What one lane, or all of them, have done.
+/// Counts of a lane, or sums over lanes.
 #[derive(Clone, Debug)]
 pub struct LockTally {
-    /// Locks held and released in the time that counts.
+    /// Locks held and released in the measured time.
     pub operations: u64,
     /// Requests given up at their deadlines, and locks that were lost before their release.
     pub refused: u64,
@@ -247,20 +247,20 @@ pub struct LockTally {
     pub acquire_ns: Latencies,
     /// Time from the request to the end of the release, in nanoseconds.
     pub operation_ns: Latencies,
-    /// The same of requests that read.
+    /// Time of requests that read, from the request to the end of the release, in nanoseconds.
     pub reader_ns: Latencies,
-    /// The same of all other requests.
+    /// Time of all other requests, from the request to the end of the release, in nanoseconds.
     pub writer_ns: Latencies,
     /// Time from the request of a reader to the lock.
     pub reader_acquire: TimeSum,
-    /// The same of the others.
+    /// Time from the request of a writer, or for an update lock, to the lock.
     pub writer_acquire: TimeSum,
     /// Time from the beginning of the release to its end.
     pub released: TimeSum,
-    /// Time from the request to the most popular lock, in nanoseconds; empty if all are drawn as
-    /// often.
+    /// Time from the request to the most popular lock, in nanoseconds; empty if all locks are drawn
+    /// equally often.
     pub hottest_ns: Latencies,
-    /// Treatment of the requests; zeroes without an audit, which takes note of them.
+    /// Treatment of the requests, noted by the audit; zeroes without an audit.
     pub fairness: Fairness,
 }
 
@@ -284,7 +284,7 @@ impl Default for LockTally {
 }
 
 impl LockTally {
-    /// Adds up the operations of readers and of all others.
+    /// Adds up the operations of readers and of all other clients.
     fn put_together(&mut self) {
         lanes::add(&mut self.operation_ns, &self.reader_ns);
         lanes::add(&mut self.operation_ns, &self.writer_ns);
@@ -309,30 +309,30 @@ impl AddAssign for LockTally {
 }
 
 /// Distribution of latencies: for shares of the requests, from one percent to all, the time within
-/// which they ended, in nanoseconds. Empty if there were none.
+/// which the share ended, in nanoseconds. Empty without latencies.
 pub fn distribution(latencies: &Latencies) -> Vec<(f64, u64)> {
     let percents = (1..=99_u32).map(f64::from).chain([99.5, 99.9, 99.99, 100.0]);
     let shares = percents.map(|percent| percent / 100.0).filter(|_| !latencies.is_empty());
     shares.map(|share| (share, latencies.value_at_quantile(share))).collect()
 }
 
-/// A recovery of FissLock that is over.
+/// A completed recovery of FissLock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LossRecovery {
-    /// Its steps, and what it has restored.
+    /// Steps of the recovery, and the restored state.
     pub over: Recovered,
-    /// Time since the loss was found, until all that were left had gone on.
+    /// Time from the detection of the loss until all surviving machines had gone on.
     pub took: Duration,
 }
 
 /// Results of a run.
 #[derive(Debug, Default)]
 pub struct LockOutcome {
-    /// What all lanes have done.
+    /// Counts of all lanes.
     pub tally: LockTally,
-    /// What they have used in the time that counts.
+    /// Resources used by the lanes in the measured time.
     pub used: Used,
-    /// What the audit has found, if there was one; empty if all is well.
+    /// Findings of the audit, if the run was audited; empty if the audit passed.
     pub findings: Option<Vec<String>>,
     /// Utilisation of NICs, links and cores since the clients have begun, in simulation.
     pub utilisation: Option<Report>,
@@ -340,11 +340,11 @@ pub struct LockOutcome {
     pub recovery: Option<LossRecovery>,
 }
 
-/// Runs the load. `progress` counts locks held and released, with one coordinator for each lane;
-/// its failure ends the run.
+/// Runs the load. `progress` counts locks held and released, with one coordinator for each lane; a
+/// failure of `progress` ends the run.
 ///
 /// # Errors
-/// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+/// [`DeployError`] if the machines refuse, or a client or a lane ends early.
 pub fn run<M: Machines>(
     machines: &M,
     load: &LockLoad,
@@ -356,7 +356,7 @@ pub fn run<M: Machines>(
     }
 }
 
-/// Runs the load on the lock system, in words of the memory node, whatever service is named.
+/// Runs the load on the lock system, in words of the memory node, even if a service is named.
 ///
 /// # Errors
 /// See [`run`].
@@ -408,7 +408,7 @@ fn audit<M: Machines, S: LockSystem>(
     Ok(with_noted(found, shared))
 }
 
-/// Adds what this process has noted to what was found.
+/// Adds the conflicts noted in this process to the findings.
 fn with_noted(mut found: Vec<String>, shared: &Shared) -> Vec<String> {
     let clashes = shared.ledger.as_ref().map_or(0, Ledger::clashes);
     if clashes > 0 {
@@ -421,7 +421,7 @@ fn with_noted(mut found: Vec<String>, shared: &Shared) -> Vec<String> {
     found
 }
 
-/// What all lanes share.
+/// State shared by all lanes.
 struct Shared {
     load: LockLoad,
     space: LockSpace,

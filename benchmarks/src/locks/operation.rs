@@ -1,4 +1,4 @@
-//! One use of a lock as it is tallied, whatever keeps the lock.
+//! Tally of one use of a lock, for every way of keeping locks.
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::lane::{Batch, Completed};
@@ -15,7 +15,7 @@ pub(super) struct Operation {
     pub(super) wanted: Mode,
     pub(super) began: Nanos,
     pub(super) held: Nanos,
-    /// When the release began.
+    /// Beginning of the release.
     pub(super) leaves: Nanos,
     pub(super) ended: Nanos,
 }
@@ -24,7 +24,7 @@ impl Shared {
     /// Tallies a request that was refused.
     ///
     /// # Errors
-    /// The reason, if it is one for which clients do not go on.
+    /// The reason, if clients do not go on after it.
     pub(super) fn tally_refusal(
         &self,
         tally: &mut LockTally,

@@ -1,4 +1,4 @@
-//! Load on RedLock: a node that is a Redis, or real servers, and the clients' way to them.
+//! Load on RedLock: a node that is a Redis, or real servers, and the clients' links to the servers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::kept::Service;
 use crate::contract::deployment::DeployError;
 use crate::lanes::{Course, refused};
 
-/// Streams of random numbers from here on are those of tokens: streams of clients are below.
+/// First random stream of tokens: streams of clients have lower numbers.
 const TOKENS: u64 = 1 << 56;
 
-/// One node that is a server.
+/// A node that is a Redis server.
 pub(super) struct RedisService {
     at: Endpoint,
     redis: SharedRedis,
@@ -32,7 +32,7 @@ pub(super) struct RedisService {
 }
 
 impl RedisService {
-    /// A server on this node, which takes so long for a command.
+    /// A server on this node, which takes time `cost` for a command.
     pub(super) fn new(node: NodeId, times: Times, cost: Duration) -> Self {
         let at = Endpoint { node, lane: LaneId(0) };
         Self { at, redis: SharedRedis::default(), times, cost }
@@ -57,7 +57,7 @@ impl Service for RedisService {
                 course.progress().fail(error.to_string());
             }
             Box::pin(async move {
-                // It serves until the end.
+                // The core serves until the end.
                 let _ = stopped.recv().await;
                 drop(core);
             })
@@ -94,11 +94,11 @@ pub(super) struct RealRedis {
 }
 
 impl RealRedis {
-    /// The servers at these addresses. The locks of this run are its own: clients of others may use
+    /// The servers at these addresses. The run has locks of its own: clients of other runs may use
     /// the same servers.
     ///
     /// # Errors
-    /// [`DeployError`] if one of them is not there or does not do, or time is virtual.
+    /// [`DeployError`] if a server is missing or unsuitable, or time is virtual.
     pub(super) fn new<M: Machines>(
         machines: &M,
         addresses: &[SocketAddr],
@@ -127,7 +127,7 @@ impl Service for RealRedis {
         Ok(Vec::new())
     }
 
-    /// The use of the servers by a lane. Without a majority of them the run is over.
+    /// The use of the servers by a lane. Without a majority of the servers the run is over.
     fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> RedLockClient {
         let (executor, progress) = (rpc.lane().executor().clone(), Arc::clone(course.progress()));
         client(rpc, member, self.times, |replies| {

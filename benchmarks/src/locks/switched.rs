@@ -1,7 +1,7 @@
 //! Load on FissLock: the cores of switches and agents, each on a node of the machines.
 //!
-//! The switches are the nodes behind the one that audits. The agent of a compute node has the two
-//! lanes behind those of its clients, which are the machine's cores.
+//! The switches are the nodes behind the auditing node. The agent of a compute node has the two
+//! lanes behind the lanes of its clients, which are the machine's cores.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,13 +26,14 @@ use super::kept::Service;
 use crate::contract::deployment::DeployError;
 use crate::lanes::{Clients, Course, refused};
 
-/// Time without an acknowledgement after which packets are repeated, where time is virtual. Nothing
-/// is lost there but with its node; an agent that all clients ask at once is late by so much.
+/// Time without an acknowledgement after which packets are repeated, where time is virtual. Packets
+/// are lost there only with their node; an agent that all clients ask at once is late by about this
+/// time.
 const REPEAT_SIMULATED: Duration = Duration::from_micros(100);
-/// The same where it is real: threads may stand still for longer, and repeat in vain.
+/// The same time for real clocks: threads may pause for longer, and then repeat in vain.
 const REPEAT: Duration = Duration::from_millis(2);
 
-/// Looks at the membership for losses are so many repetitions apart.
+/// Number of repetition intervals between two checks of the membership for losses.
 const LOOKS: u32 = 5;
 /// Tries of a message of a recovery.
 const TRIES: u32 = 100;
@@ -41,11 +42,11 @@ const TRIES: u32 = 100;
 pub(super) struct Switched {
     places: Places,
     options: SwitchOptions,
-    /// What the lanes of each compute node share.
+    /// State shared by the lanes of each compute node.
     pools: Vec<Arc<Machine>>,
     /// Charges a core of a machine for a packet.
     charge: Option<(Charge, Duration)>,
-    /// The last recovery that is over.
+    /// The last completed recovery.
     recovery: Arc<Mutex<Option<LossRecovery>>>,
 }
 
@@ -53,10 +54,10 @@ impl Switched {
     /// Lanes of an agent.
     pub(super) const LANES: u16 = 2;
 
-    /// A switch for these clients and so many locks, which may have homes.
+    /// Creates a switch for these clients and `locks` locks, which may have homes.
     ///
     /// # Errors
-    /// [`DeployError`] if it cannot have them.
+    /// [`DeployError`] if the switch has no room for the clients or locks.
     pub(super) fn new<M: Machines>(
         machines: &M,
         clients: &Clients,
@@ -76,14 +77,14 @@ impl Switched {
         let places = places.map_err(refused)?;
         let repeat = if machines.toll().is_some() { REPEAT_SIMULATED } else { REPEAT };
         let homes = match has_homes {
-            // There are at most 255.
+            // There are at most 255 machines.
             true => Homes::Blocks { locks: places.locks(), machines: clients.cns as u8 },
             false => Homes::Nowhere,
         };
         let usual = SwitchOptions::repeating_after(repeat);
         let preference = clients.keeping.prefer.unwrap_or(usual.preference);
         let options = SwitchOptions { homes, preference, ..usual };
-        // There are at most 255.
+        // There are at most 255 machines.
         let numbers = 0..clients.cns as u8;
         let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));
         let pools = pools.collect();
@@ -157,12 +158,12 @@ impl Service for Switched {
     }
 }
 
-/// What a core charges for each packet.
+/// Charge of a core for each packet.
 fn toll(charge: Option<(Charge, Duration)>) -> Option<Toll> {
     charge.map(|(charge, cost)| -> Toll { Box::new(move || charge(cost)) })
 }
 
-/// The program of a core that serves until the end; what it cannot open fails the run.
+/// The program of a core that serves until the end; a failure of `open` fails the run.
 fn serve(
     course: &Arc<Course>,
     fabric: Arc<dyn Fabric>,
@@ -175,7 +176,7 @@ fn serve(
             course.progress().fail(error.to_string());
         }
         Box::pin(async move {
-            // It serves until the end.
+            // The core serves until the end.
             let _ = stopped.recv().await;
         })
     })

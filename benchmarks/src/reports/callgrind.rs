@@ -2,21 +2,22 @@
 //!
 //! # What it is
 //! A reader of the files that `valgrind --tool=callgrind` writes. Every instruction counts for the
-//! source file that it was compiled from, also where the compiler has inlined it elsewhere; files
-//! form layers by their crate. Code from outside of the workspace (the standard library,
-//! dependencies, libc) counts for the layers that call it, in proportion to what their calls cost.
+//! source file that it was compiled from, even if the compiler has inlined it into another file;
+//! files form layers by their crate. Code from outside of the workspace (the standard library,
+//! dependencies, libc) counts for the layers that call it, in proportion to the cost of their
+//! calls.
 //!
 //! # What it is not
-//! A reader of everything that the format allows: costs are one event, instructions, and positions
-//! are lines (callgrind's defaults).
+//! A reader of the complete format: costs are one event, instructions, and positions are lines
+//! (callgrind's defaults).
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::path::Path;
 
-/// The layer of code that no layer of the workspace calls: what starts and ends the process.
+/// The layer of code that no layer of the workspace calls: start and end of the process.
 pub const OUTSIDE: &str = "outside";
-/// The layer of the simulated network, which no other fabric executes.
+/// The layer of the simulated network, which is not executed on other fabrics.
 pub const SIMULATOR: &str = "simulator";
 
 /// The folder of the simulated network.
@@ -35,7 +36,7 @@ impl Layers {
         self.0.iter().map(|(layer, count)| (layer.as_str(), *count))
     }
 
-    /// What this has more than `shorter`, a profile of a shorter run, for each of `units`.
+    /// The excess of this profile over `shorter`, a profile of a shorter run, for each of `units`.
     #[must_use]
     pub fn beyond(&self, shorter: &Self, units: f64) -> Self {
         let less = |layer: &str| shorter.0.get(layer).copied().unwrap_or_default();
@@ -56,7 +57,7 @@ impl Layers {
     }
 }
 
-/// A line that is not as callgrind writes it.
+/// A line that violates callgrind's format.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line} of the profile is not as callgrind writes it: {text:?}")]
 pub struct Malformed {
@@ -64,7 +65,7 @@ pub struct Malformed {
     text: String,
 }
 
-/// Sums up the profile in `text`, of a program that was built in this `workspace` (its folder).
+/// Sums up the profile in `text`, of a program that was built in the folder `workspace`.
 ///
 /// # Errors
 /// [`Malformed`] with the first line that cannot be read.
@@ -77,7 +78,7 @@ pub fn layers(text: &str, workspace: &Path) -> Result<Layers, Malformed> {
     Ok(profile.layers())
 }
 
-/// What has been read so far.
+/// State of the reader after the lines read so far.
 #[derive(Default)]
 struct Profile<'t> {
     workspace: Option<&'t Path>,
@@ -87,10 +88,10 @@ struct Profile<'t> {
     /// The function and the file of the next costs.
     function: Function<'t>,
     file: &'t str,
-    /// The function that is called next: its name, and its file if that is not this one.
+    /// The function that is called next: name, and file if different from the current file.
     callee: &'t str,
     callee_file: Option<&'t str>,
-    /// The next line is what the call costs.
+    /// Whether the next line is the cost of a call.
     called: bool,
 }
 
@@ -110,9 +111,9 @@ struct Function<'t> {
 
 #[derive(Default)]
 struct Costs<'t> {
-    /// Costs of its own, by the file that the code is from.
+    /// The function's own costs, by the file that the code is from.
     own: BTreeMap<&'t str, f64>,
-    /// Costs of calls of outside code, with all that those call.
+    /// Costs of calls of outside code, including nested calls.
     calls: BTreeMap<Function<'t>, f64>,
 }
 
@@ -156,7 +157,7 @@ impl<'t> Profile<'t> {
         Some(())
     }
 
-    /// A name as the format compresses it: `(7) name` the first time, `(7)` from then on.
+    /// Expands a name, compressed by the format: `(7) name` the first time, `(7)` from then on.
     fn name(&mut self, kind: CallgrindLine, value: &'t str) -> Option<&'t str> {
         let Some(numbered) = value.strip_prefix('(') else { return Some(value) };
         let (number, name) = numbered.split_once(')')?;
@@ -184,7 +185,7 @@ impl<'t> Profile<'t> {
         layers
     }
 
-    /// For each function of outside code, which part of its costs belongs to which layer.
+    /// For each function of outside code, the shares of the layers in the function's costs.
     fn shares(&self) -> BTreeMap<Function<'t>, Layers> {
         let mut callers: BTreeMap<Function<'t>, Vec<(Function<'t>, f64)>> = BTreeMap::new();
         for (caller, costs) in &self.functions {
@@ -217,7 +218,7 @@ impl<'t> Profile<'t> {
         shares
     }
 
-    /// The layer of a source file: its crate; `None` if it is not of the workspace.
+    /// The layer of a source file: its crate; `None` for files outside of the workspace.
     fn layer(&self, file: &'t str) -> Option<&'t str> {
         let file = Path::new(file).strip_prefix(self.workspace?).ok()?.to_str()?;
         if file.starts_with(SIMULATED) {

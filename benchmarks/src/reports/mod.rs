@@ -1,6 +1,6 @@
 //! Reports of a run for people and for files, and profiles by layer.
 //!
-//! Imports from `drive`, `judge` and `contract`. It runs nothing.
+//! Imports from `drive`, `judge` and `contract`. Runs nothing.
 
 pub mod callgrind;
 mod nodes;

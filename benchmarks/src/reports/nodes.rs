@@ -1,4 +1,4 @@
-//! What one node's NIC did for others, as a line for display.
+//! Work of one node's NIC for other nodes, as a line for display.
 
 use std::fmt;
 

@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a result has to name so that it can be found out later what was measured, and where.
+/// Facts of a result that later show what was measured, and where.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 pub struct Origin {
     /// Version of the program.
     pub version: String,
-    /// Commit of the sources that the program was built from, as they were checked out; absent if
-    /// they were no checkout. Changes that had not been committed are not noticed.
+    /// Commit of the sources that the program was built from, as checked out; absent if the sources
+    /// were no checkout. Uncommitted changes are not noticed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// The machine that ran it.
+    /// The machine that ran the program.
     pub host: Machine,
     /// Start of the run, in UTC (RFC 3339).
     pub date: String,
@@ -20,7 +20,7 @@ pub struct Origin {
 /// The machine that ran a benchmark, or its simulation.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 pub struct Machine {
-    /// Name of the host; absent if the system does not tell it.
+    /// Name of the host; absent if the system does not tell the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Cores that the process may use.

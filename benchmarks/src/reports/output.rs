@@ -1,9 +1,9 @@
 //! Output files: checked before a run, written after it.
 //!
 //! A regular file is written beside its place under a temporary name and renamed ([`lotus_files`]),
-//! so that it is either complete or untouched. A special file (a pipe, a null device) is written
-//! directly. [`Output::check`] tests before the run that the file can be written, and leaves no
-//! trace.
+//! so that the file is either complete or untouched. A special file (a pipe, a null device) is
+//! written directly. [`Output::check`] tests before the run that the file can be written, and
+//! leaves no trace.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -13,7 +13,7 @@ use lotus_files::{Disk, Existing, Part, Readers, write_whole};
 
 use super::stream::{Indulgent, StandardOutput};
 
-/// Symbolic links that are followed, one after another; as many as the system follows.
+/// Largest number of symbolic links followed one after another, as in the system.
 const LINKS: usize = 40;
 
 /// Reason why a file cannot be written.
@@ -23,7 +23,7 @@ pub enum OutputError {
     /// The path names a directory. Name a file.
     #[error("cannot write {0}: it is a directory")]
     Directory(PathBuf),
-    /// The path's directory does not exist. Create it, or name another.
+    /// The path's directory does not exist. Create the directory, or name another.
     #[error("cannot write {0}: its directory does not exist")]
     NoParent(PathBuf),
     /// The system refuses, with its error.
@@ -46,7 +46,7 @@ impl Output {
     /// Checks that `path` can be written (`-` is the standard output).
     ///
     /// # Errors
-    /// [`OutputError`] if it cannot.
+    /// [`OutputError`] if the path cannot be written.
     pub fn check(path: &Path) -> Result<Self, OutputError> {
         if path.as_os_str() == "-" {
             return Ok(Self::Stdout);
@@ -90,7 +90,7 @@ impl Output {
     /// Writes the whole result with `body`.
     ///
     /// # Errors
-    /// [`OutputError`] if the system refuses; a regular file is then as it was before.
+    /// [`OutputError`] if the system refuses; a regular file then keeps its old contents.
     pub fn write(
         &self,
         body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -111,7 +111,7 @@ impl Output {
     }
 }
 
-/// The file that a path without one leads to: behind all symbolic links, which stay.
+/// Resolves a path that names no file by following symbolic links; the links stay.
 fn through_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS {

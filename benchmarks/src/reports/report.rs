@@ -1,7 +1,7 @@
 //! Report of a benchmark, as JSON and as a table for display (DESIGN §10).
 //!
-//! [`Report`] is the JSON, field by field; [`Report::table`] shows the same with units. Latencies
-//! are microseconds, rates per second.
+//! [`Report`] is the JSON, field by field; [`Report::table`] shows the same data with units.
+//! Latencies are microseconds, rates per second.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ use crate::judge::utilisation::{Busy, Simulation};
 /// The result of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Program, machine and time; absent where the caller has not told them.
+    /// Program, machine and time; absent if the caller does not provide them.
     #[serde(flatten)]
     pub origin: Option<Origin>,
     /// The workload's name.
@@ -45,9 +45,9 @@ pub struct Report {
     pub total: Figures,
     /// Latencies of all types of transaction together, in buckets.
     pub histogram: Vec<Bucket>,
-    /// Commits, warm-up included: the transactions that verbs and nodes are counted for.
+    /// Commits, warm-up included: the transactions to which the counts of verbs and nodes refer.
     pub all_committed: u64,
-    /// Rates by which the workload is known; none for most workloads.
+    /// Well-known rates of the workload; empty for most workloads.
     #[serde(flatten, serialize_with = "rates")]
     pub rates: Vec<Rate>,
     /// Figures of each type of transaction.
@@ -60,7 +60,7 @@ pub struct Report {
     /// Locks taken and shards moved; absent where locks have no owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ownership: Option<OwnershipFigures>,
-    /// Throughput over time; absent unless it was asked for.
+    /// Throughput over time; absent unless requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<TimelineFigures>,
     /// Memory that the data takes; absent if it cannot be seen from this process.
@@ -72,7 +72,7 @@ pub struct Report {
     /// Checks of the data; absent if there was no audit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
-    /// Rates of the fabric alone; absent if they were not measured.
+    /// Rates of the fabric alone; absent unless measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor: Option<Floor>,
     /// Utilisation; absent unless the cluster was simulated.
@@ -81,7 +81,7 @@ pub struct Report {
     /// Calls that ended without a result; absent unless the cluster was running already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<Unanswered>,
-    /// Sentences on what is missing from the report, and why.
+    /// Sentences about missing parts of the report, with reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
@@ -107,7 +107,7 @@ pub struct Figures {
     pub committed: u64,
     /// Committed transactions a second.
     pub throughput_tps: f64,
-    /// Attempts that aborted, by reason; reasons that never came up are left out.
+    /// Attempts that aborted, by reason; reasons without attempts are left out.
     pub aborted: BTreeMap<&'static str, u64>,
     /// Aborted attempts among all attempts, in 0..=1.
     pub abort_rate: f64,
@@ -166,18 +166,18 @@ pub struct CacheFigures {
 pub struct OwnershipFigures {
     /// Share of locks owned by the transaction's own node, in 0..=1.
     pub local_locks: f64,
-    /// Hand-overs: one node gave a batch of shards to another.
+    /// Hand-overs, which move a batch of shards from one node to another.
     pub hand_overs: u64,
-    /// Shards moved by those hand-overs.
+    /// Shards moved by hand-overs.
     pub shards_moved: u64,
-    /// Attempts that a hand-over asked to give up their locks.
+    /// Attempts asked by a hand-over to give up their locks.
     pub stragglers: u64,
     /// Mean time per hand-over in which no owner grants the moving shards' locks.
     pub interruption_us: f64,
-    /// The longest such time.
+    /// The longest interruption by a single hand-over.
     pub interruption_us_max: f64,
     /// A shard that takes most of its owner's time and would take as much on any other node, so
-    /// that only spreading its rows over more shards can help. Absent if there is none.
+    /// that only spreading its rows over more shards can help. Absent if no such shard exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_hot: Option<u16>,
 }
@@ -196,7 +196,7 @@ pub struct TimelineFigures {
 pub struct HitRate {
     /// Number of look-ups.
     pub lookups: u64,
-    /// Number of look-ups that found their entry.
+    /// Number of look-ups that found an entry.
     pub hits: u64,
     /// Ratio of hits to look-ups, in 0..=1; 0 without look-ups.
     pub hit_rate: f64,
@@ -209,7 +209,7 @@ pub struct Floor {
     pub tps: f64,
     /// Time that the protocol adds to a transaction, in nanoseconds of one coordinator.
     pub protocol_ns: f64,
-    /// Throughput of the engine divided by `tps`. A faster fabric lowers it.
+    /// Throughput of the engine divided by `tps`. A faster fabric lowers the ratio.
     pub ratio: f64,
     /// One-sided verbs replayed a second.
     pub verbs_per_s: f64,
@@ -547,7 +547,7 @@ impl Floor {
     }
 }
 
-/// Serializes rates as fields named after them.
+/// Serializes each rate as a field named after the rate.
 fn rates<S: Serializer>(rates: &[Rate], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(rates.iter().map(|rate| (rate.name, rate.value)))
 }

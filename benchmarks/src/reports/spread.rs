@@ -12,16 +12,17 @@ use super::report::{Report, grouped};
 /// Buckets of each power of two: a bucket's width is at most an eighth of its lower bound.
 const STEPS: u64 = 8;
 
-/// Transactions whose latency is in one range.
+/// Transactions with latencies in one range.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Bucket {
-    /// Lower bound, in microseconds; the upper one is the next bucket's of the same scale.
+    /// Lower bound, in microseconds; the upper bound is the lower bound of the next bucket of its
+    /// scale.
     pub from_us: f64,
     /// Number of transactions.
     pub count: u64,
 }
 
-/// Latencies, in nanoseconds, as buckets of [`STEPS`] for each power of two, empty ones left out.
+/// Latencies, in nanoseconds, as buckets of [`STEPS`] for each power of two, without empty buckets.
 pub(super) fn buckets(latency_ns: &Histogram<u32>) -> Vec<Bucket> {
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
     for recorded in latency_ns.iter_recorded() {
@@ -32,7 +33,7 @@ pub(super) fn buckets(latency_ns: &Histogram<u32>) -> Vec<Bucket> {
     counts.into_iter().map(bucket).collect()
 }
 
-/// Lower bound of the bucket that has this value.
+/// Lower bound of the bucket that contains `value`.
 const fn lower_bound(value: u64) -> u64 {
     match value / STEPS {
         0 => value,
@@ -63,18 +64,18 @@ pub struct Repeated {
 pub struct Quartiles {
     /// Least value.
     pub least: f64,
-    /// A quarter of the values is below this.
+    /// A quarter of the values is below this number.
     pub lower: f64,
-    /// Half of the values is below this.
+    /// Half of the values is below this number.
     pub median: f64,
-    /// Three quarters of the values are below this.
+    /// Three quarters of the values are below this number.
     pub upper: f64,
     /// Greatest value.
     pub most: f64,
 }
 
 impl Quartiles {
-    /// Sums up the values, interpolated between neighbours; zeroes if there are none.
+    /// Sums up the values, interpolated between neighbours; zeroes without values.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.collect();
         sorted.sort_unstable_by(f64::total_cmp);

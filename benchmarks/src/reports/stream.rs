@@ -1,7 +1,7 @@
-//! Streams with a reader that may go before all is written, as `head` does.
+//! Streams whose reader may go away before the end of the output, as `head` does.
 //!
-//! A reader that has seen enough is no fault, and takes nothing back of what the command finds: the
-//! rest of its output is dropped, and its exit code is what it is.
+//! A reader that has seen enough is no error and does not change the result of the command: the
+//! remaining output is dropped, and the exit code stays the same.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether the reader of the standard output has gone.
 static GONE: AtomicBool = AtomicBool::new(false);
 
-/// A stream that drops its bytes once its reader has gone.
+/// A stream that drops its bytes once the reader has gone.
 #[derive(Debug)]
 pub struct Indulgent<W>(pub W);
 
-/// The standard output: the one way in which commands write to it.
+/// The standard output: commands write to it only through this type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StandardOutput;
 
@@ -22,8 +22,8 @@ pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Whether the reader of the standard output was found to have gone: a command that does nothing
-/// but write to it may end.
+/// Whether the reader of the standard output was found to have gone: a command that only writes to
+/// the standard output may end.
 pub fn reader_has_gone() -> bool {
     GONE.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! Traces from text: one transaction a line, its type and then its locks.
+//! Traces from text: one transaction a line, given by its type and its locks.
 //!
 //! ```text
 //! # a comment
@@ -6,17 +6,17 @@
 //! ```
 //!
 //! The type is any word of up to 16 letters, digits, `-` and `_`; `r12` reads under lock 12, and
-//! `w77` writes under lock 77. Empty lines, and what follows a `#`, mean nothing.
+//! `w77` writes under lock 77. Empty lines, and text after a `#`, are ignored.
 
 use lotus_locks::Mode;
 
 use super::{MAX_LOCKS, Transaction, Want};
 
-/// Most bytes of a line.
+/// Largest number of bytes of a line.
 pub const MAX_LINE_BYTES: usize = 16 << 10;
-/// Most types of transactions.
+/// Largest number of types of transactions.
 const MAX_KINDS: usize = 32;
-/// Most letters of a type.
+/// Largest number of letters of a type.
 const MAX_KIND_LETTERS: usize = 16;
 
 /// A trace that cannot be read. Correct the line.
@@ -26,12 +26,12 @@ pub enum TraceError {
     /// A line is wrong.
     #[error("line {line}: {why}")]
     Line {
-        /// Its number, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// The reason.
         why: String,
     },
-    /// There is nothing to run.
+    /// The text has no transaction to run.
     #[error("it has no transaction")]
     Empty,
 }
@@ -104,14 +104,14 @@ impl FileTrace {
         self.kinds.iter().map(String::as_str)
     }
 
-    /// The `turn`th transaction; after the last one comes the first one.
+    /// The transaction number `turn`; the last transaction is followed by the first.
     pub(super) fn nth(&self, turn: u64) -> Transaction {
         let at = turn % self.transactions.len() as u64;
         self.transactions[at as usize].clone()
     }
 }
 
-/// A lock as it stands in a line.
+/// Parses a lock of a line.
 fn want(word: &str) -> Result<Want, String> {
     let known = word.split_at_checked(1).and_then(|(operation, number)| match operation {
         "r" => Some((Mode::Shared, number)),

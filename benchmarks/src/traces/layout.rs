@@ -9,8 +9,8 @@ use crate::workloads::tpcc::{DISTRICTS, MAX_LINES, Scale};
 pub enum Grain {
     /// Parts of tables: 121 locks for each warehouse (FissLock §7.1, its public code).
     Parts,
-    /// Single rows (DSLR §6.1), of tables that are smaller by a divisor than those of the
-    /// specification.
+    /// Single rows (DSLR §6.1), of tables that are smaller than the tables of the specification by
+    /// a divisor.
     Rows {
         /// The divisor, from 1 to 1000.
         divisor: u32,
@@ -29,7 +29,7 @@ impl Grain {
     }
 }
 
-/// Locks of one warehouse: where those of each table are, from the first of the warehouse on.
+/// Locks of one warehouse: the range of each table, counted from the first lock of the warehouse.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub(super) districts: Range<u64>,
@@ -39,12 +39,12 @@ pub(super) struct Layout {
     pub(super) new_orders: Range<u64>,
     pub(super) histories: Range<u64>,
     pub(super) lines: Range<u64>,
-    /// Locks of a warehouse. Items are read only, so those that there are for them are not used.
+    /// Number of locks of a warehouse. Items are read only, so their locks are not used.
     pub(super) all: u64,
 }
 
 impl Layout {
-    /// The locks of a warehouse; `one_for_customers` has one for all of its customers.
+    /// Lays out the locks of a warehouse, with a single lock for customers if `one_for_customers`.
     pub(super) fn new(grain: Grain, one_for_customers: bool) -> Self {
         let Scale { customers, items, .. } = grain.scale(1);
         let (customers, items) = (u64::from(DISTRICTS * customers), u64::from(items));
@@ -78,7 +78,7 @@ impl Layout {
     }
 }
 
-/// The lock of the `row`th of a table, which shares it with others if there are fewer locks.
+/// The lock of the `row`th row of a table; rows share locks if there are fewer locks than rows.
 pub(super) const fn of(table: &Range<u64>, row: u64) -> u64 {
     table.start + row % (table.end - table.start)
 }

@@ -1,8 +1,8 @@
 //! Traces of locks: transactions as the locks that they take, for lock systems without the data.
 //!
-//! A [`Trace`] is a generator, or what a file says. Those of [`TatpTrace`] and [`TpccTrace`] draw
-//! requests as the workloads of that name do, and map the rows that each one uses to locks, as
-//! FissLock (§7.1) and ShiftLock (§4.4) do, or DSLR (§6.1). Everything here is pure.
+//! A [`Trace`] is a generator, or read from a file. [`TatpTrace`] and [`TpccTrace`] draw requests
+//! as the workloads of these names do, and map the rows that each request uses to locks, as
+//! FissLock (§7.1) and ShiftLock (§4.4) do, or DSLR (§6.1). The whole module is pure.
 //!
 //! `tatp`, `tpcc`: generators; `layout`: numbers of the locks of a warehouse; `file`: traces from
 //! text.
@@ -22,15 +22,15 @@ pub use layout::Grain;
 pub use tatp::TatpTrace;
 pub use tpcc::{Scans, TpccTrace};
 
-/// Most locks of a trace.
+/// Largest number of locks of a trace.
 pub const MAX_LOCKS: u64 = 1 << 27;
 
 /// A lock that a transaction wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Want {
-    /// Its number.
+    /// Number of the lock.
     pub lock: u64,
-    /// Its mode.
+    /// Mode of the lock.
     pub mode: Mode,
 }
 
@@ -47,14 +47,14 @@ impl Want {
 /// One transaction of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transaction {
-    /// Number of its type among [`Trace::kinds`].
+    /// Index of the transaction's type in [`Trace::kinds`].
     pub kind: usize,
-    /// Its locks, each of them once.
+    /// Wanted locks, each lock once.
     pub wants: Vec<Want>,
 }
 
 impl Transaction {
-    /// A transaction of this type. Of a lock that comes twice the first place and the stronger
+    /// Creates a transaction of this type. If a lock occurs twice, its first place and its stronger
     /// mode remain.
     pub fn new(kind: usize, wants: Vec<Want>) -> Self {
         let mut once: Vec<Want> = Vec::with_capacity(wants.len());
@@ -74,8 +74,8 @@ impl Transaction {
         Self { kind, wants: once }
     }
 
-    /// The same with its locks in ascending order, in which no two transactions wait for one
-    /// another.
+    /// Returns the transaction with its locks in ascending order, which prevents deadlocks between
+    /// transactions.
     #[must_use]
     pub fn sorted(mut self) -> Self {
         self.wants.sort_unstable_by_key(|want| want.lock);
@@ -86,7 +86,7 @@ impl Transaction {
 /// The node of a client that wants a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
-    /// Its number, from 0.
+    /// Number of the node, from 0.
     pub node: u64,
     /// Number of nodes.
     pub nodes: u64,
@@ -99,12 +99,12 @@ pub enum Trace {
     Tatp(TatpTrace),
     /// TPC-C, without an end.
     Tpcc(TpccTrace),
-    /// A file, from its beginning again when it has ended.
+    /// A file, repeated from the beginning after its end.
     File(FileTrace),
 }
 
 impl Trace {
-    /// Number of locks; each one that a transaction wants is smaller.
+    /// Number of locks; the numbers of all wanted locks are smaller.
     pub const fn locks(&self) -> u64 {
         match self {
             Self::Tatp(trace) => trace.locks(),
@@ -122,7 +122,7 @@ impl Trace {
         }
     }
 
-    /// Time for which transactions of a type execute, if it is not that of all others.
+    /// Execution time of transactions of a type, if the type has its own.
     pub fn execution(&self, kind: usize) -> Option<Duration> {
         match self {
             Self::Tpcc(trace) => trace.execution(kind),
@@ -130,8 +130,8 @@ impl Trace {
         }
     }
 
-    /// The transaction that is the `turn`th of all clients of all nodes, which wants a lock at
-    /// least.
+    /// Draws the transaction with number `turn` among the transactions of all clients of all nodes.
+    /// The transaction wants at least one lock.
     pub fn draw(&self, rng: &mut SmallRng, at: Origin, turn: u64) -> Transaction {
         match self {
             Self::Tatp(trace) => trace.draw(rng),

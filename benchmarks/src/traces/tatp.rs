@@ -1,5 +1,5 @@
-//! Locks of TATP: one for each subscriber, each row of access information and each special
-//! facility, and fewer than there are rows for call forwardings, which share them by a hash.
+//! Locks of TATP: subscribers, rows of access information and special facilities have a lock each.
+//! Call forwardings have fewer locks than rows, and share locks by a hash.
 
 use rand::rngs::SmallRng;
 
@@ -9,7 +9,7 @@ use crate::workloads::tatp::{
     ACCESS_INFO, SPECIAL_FACILITY, SUBSCRIBER, Tatp, TatpProfile, TatpRequest,
 };
 
-/// Most call forwardings that a subscriber may have, by which their locks are counted.
+/// Largest number of call forwardings of a subscriber, which determines the number of their locks.
 const FORWARDINGS: u64 = 4;
 /// Types of special facilities, from 1.
 const FACILITIES: std::ops::RangeInclusive<u8> = 1..=4;
@@ -28,13 +28,13 @@ pub struct TatpTrace {
 impl TatpTrace {
     /// Names of the types of transactions, in the order of [`Transaction::kind`].
     pub const KINDS: &'static [&'static str] = Tatp::TRANSACTIONS;
-    /// Most subscribers.
+    /// Largest number of subscribers.
     pub const MAX_SUBSCRIBERS: u64 = 1 << 23;
     /// The published number of forwardings that share a lock, on average (public code of FissLock).
     pub const FORWARDINGS_A_LOCK: u64 = 5;
 
-    /// A registry of so many subscribers; forwardings have four locks for each `factor` of
-    /// them.
+    /// A registry of `subscribers` subscribers; forwardings have four locks for each `factor` of
+    /// the subscribers.
     ///
     /// # Panics
     /// If there are no subscribers, or more than [`Self::MAX_SUBSCRIBERS`], or the factor is 0.
@@ -54,8 +54,8 @@ impl TatpTrace {
         self.locks
     }
 
-    /// Draws a transaction that finds a row at least: those that find none take no lock, and are
-    /// drawn again.
+    /// Draws a transaction that finds at least one row: transactions that find no row take no lock,
+    /// and are drawn again.
     pub(super) fn draw(&self, rng: &mut SmallRng) -> Transaction {
         loop {
             let request = self.tatp.draw(rng);
@@ -66,8 +66,8 @@ impl TatpTrace {
         }
     }
 
-    /// Locks of the rows that a request finds. A row that is inserted is locked, and a row to be
-    /// deleted if it was there in the beginning.
+    /// Locks of the rows that a request finds. An inserted row is locked, and a row to be deleted
+    /// is locked if it existed at the beginning.
     fn wants(&self, request: &TatpRequest) -> Vec<Want> {
         let &TatpRequest { kind, s_id, row_type, start_time, .. } = request;
         let s_id = u64::from(s_id);

@@ -1,11 +1,11 @@
-//! Locks of TPC-C: of each warehouse one, and those of the rows of its tables, or of parts of
-//! them.
+//! Locks of TPC-C: one lock for each warehouse, and locks for the rows of its tables, or for parts
+//! of the tables.
 //!
-//! With a lock for each row, a transaction locks the rows that the specification has it use. With
-//! parts, it locks one part of orders, new orders, histories and order lines, drawn at random, and
-//! parts of customers and stock by the row, as in the traces of FissLock: DELIVERY then serves one
-//! district, and STOCK LEVEL looks at one part of the lines and of the stock. Items are read only,
-//! and not locked.
+//! With a lock for each row, a transaction locks the rows that the specification makes it use. With
+//! parts, a transaction locks one part of orders, new orders, histories and order lines, drawn at
+//! random, and parts of customers and stock by the row, as in the traces of FissLock: DELIVERY then
+//! serves one district, and STOCK LEVEL looks at one part of the lines and of the stock. Items are
+//! read only, and not locked.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ use crate::workloads::tpcc::{
     DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, Scale, Terminals, Tpcc, Whom, Wish,
 };
 
-/// Number of the type of [`Scans`], behind the others.
+/// Type number of [`Scans`], behind the other types.
 const SCAN: usize = TpccTrace::KINDS.len();
 
-/// Transactions that read all customers for long (DSLR §6.4).
+/// Transactions that read all customers for a long time (DSLR §6.4).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Scans {
-    /// Their share of all transactions.
+    /// Share of scans among all transactions.
     pub share: f64,
-    /// Time for which each executes.
+    /// Time for which a scan executes.
     pub time: Duration,
 }
 
@@ -45,10 +45,10 @@ impl TpccTrace {
     /// Names of the types of transactions, in the order of [`Transaction::kind`].
     pub const KINDS: &'static [&'static str] = Tpcc::TRANSACTIONS;
 
-    /// A company of so many warehouses.
+    /// A company of `warehouses` warehouses.
     ///
     /// # Panics
-    /// If there are none.
+    /// If there are no warehouses.
     pub fn new(warehouses: u32, grain: Grain, seed: u64) -> Self {
         assert!(warehouses > 0, "a company has a warehouse");
         let scale = grain.scale(warehouses);
@@ -56,20 +56,20 @@ impl TpccTrace {
         Self { scale, scans: None, grain, layout: Layout::new(grain, false), terminals }
     }
 
-    /// The same with scans of all customers. Then each warehouse has one lock for its customers,
-    /// which scans take, and all that read or write one of them.
+    /// Adds scans of all customers. Each warehouse then has one lock for its customers, taken by
+    /// scans and by transactions that read or write a customer.
     #[must_use]
     pub fn with_scans(self, scans: Scans) -> Self {
         Self { scans: Some(scans), layout: Layout::new(self.grain, true), ..self }
     }
 
-    /// Names of the types of transactions that there are.
+    /// Names of the types of transactions in this trace.
     pub(super) fn kinds(&self) -> Vec<&str> {
         let scans = self.scans.map(|_| "CustomerScan");
         Self::KINDS.iter().copied().chain(scans).collect()
     }
 
-    /// Time for which transactions of a type execute, if it is not that of all others.
+    /// Execution time of transactions of a type, if the type has its own.
     pub(super) fn execution(&self, kind: usize) -> Option<Duration> {
         self.scans.filter(|_| kind == SCAN).map(|scans| scans.time)
     }
@@ -79,7 +79,8 @@ impl TpccTrace {
         self.scale.warehouses as u64 * self.layout.all
     }
 
-    /// Draws a transaction at a warehouse of the client's node; the nodes share them evenly.
+    /// Draws a transaction at a warehouse of the client's node; the nodes share the warehouses
+    /// evenly.
     pub(super) fn draw(&self, rng: &mut SmallRng, at: Origin) -> Transaction {
         if self.scans.is_some_and(|scans| rng.random_bool(scans.share)) {
             let customers = |warehouse| self.lock(warehouse, &self.layout.customers, 0);
@@ -88,7 +89,7 @@ impl TpccTrace {
         }
         let share = |node| (node * u64::from(self.scale.warehouses) / at.nodes) as u32;
         let own = share(at.node)..share(at.node + 1);
-        // Of more nodes than warehouses, some have none.
+        // If there are more nodes than warehouses, some nodes have no warehouse.
         let own = if own.is_empty() { 0..self.scale.warehouses } else { own };
         let warehouse = rng.random_range(own);
         let request = self.terminals.draw_at(rng, warehouse);
@@ -141,7 +142,7 @@ impl TpccTrace {
         [self.warehouse(warehouse), district, customer, history].map(Want::write).to_vec()
     }
 
-    /// Delivers the oldest new order of each district, or of one.
+    /// Delivers the oldest new order of each district, or of one district.
     fn delivery(&self, warehouse: u32, rng: &mut SmallRng) -> Vec<Want> {
         let (first, layout) = (warehouse * DISTRICTS, &self.layout);
         let districts: Vec<Option<u32>> = match self.grain {
@@ -161,7 +162,7 @@ impl TpccTrace {
             ];
             wants.extend(one.map(Want::write));
             wants.extend(self.lines(warehouse, order, rng).into_iter().map(match self.grain {
-                // The traces of FissLock have it read the lines.
+                // In the traces of FissLock, DELIVERY only reads the lines.
                 Grain::Parts => Want::read,
                 Grain::Rows { .. } => Want::write,
             }));
@@ -170,8 +171,8 @@ impl TpccTrace {
         wants
     }
 
-    /// Reads a district; with parts, one of the lines and one of the stock as well. Lines and stock
-    /// may be read without locks that last (clause 3.4), and are by rows.
+    /// Reads a district; with parts, also one part of the lines and one of the stock. Lines and
+    /// stock may be read without lasting locks (clause 3.4), which is the case with locks for rows.
     fn stock_level(&self, district: u32, rng: &mut SmallRng) -> Vec<Want> {
         let (warehouse, layout) = (Scale::warehouse_of(district), &self.layout);
         let mut wants = vec![self.lock(warehouse, &layout.districts, district.into())];
@@ -191,7 +192,7 @@ impl TpccTrace {
         self.warehouse(warehouse) + layout::of(table, row)
     }
 
-    /// Lock of a customer, and the warehouse that it is at.
+    /// Lock of a customer, and the customer's warehouse.
     fn customer(&self, whom: &Whom) -> (u64, u32) {
         let number = match *whom {
             Whom::Number(customer) => customer,
@@ -206,8 +207,8 @@ impl TpccTrace {
         (self.lock(warehouse, &self.layout.customers, number.into()), warehouse)
     }
 
-    /// An order of a district of the warehouse, or of any: with parts, and for an order that is
-    /// looked for.
+    /// An order of a district of the warehouse, or of any district: with parts, and for an order
+    /// that is looked up.
     fn random_order(&self, rng: &mut SmallRng, district: Option<u32>) -> u64 {
         self.random(rng, layout::count(&self.layout.orders), district)
     }
@@ -226,7 +227,7 @@ impl TpccTrace {
         }
     }
 
-    /// Locks of the lines of an order that is there: from 5 to 15 of them, or of a part of them.
+    /// Locks of the lines of an existing order: of 5 to 15 lines, or of one part of the lines.
     fn lines(&self, warehouse: u32, order: u64, rng: &mut SmallRng) -> Vec<u64> {
         let count = match self.grain {
             Grain::Parts => rng.random_range(0..layout::count(&self.layout.lines)),
@@ -238,7 +239,7 @@ impl TpccTrace {
         }
     }
 
-    /// Locks of so many lines of an order; of a part of the lines, with parts.
+    /// Locks of `count` lines of an order; with parts, of a part of the lines.
     fn lines_of(
         &self,
         warehouse: u32,

@@ -1,14 +1,14 @@
-//! Locks when nothing runs.
+//! Audit of the locks when nothing runs.
 
 use lotus_locks::{LockSpace, LockSystem as _};
 use lotus_locksystems::local::Access;
 
 use crate::lanes::{Findings, Seat};
 
-/// Locks that are read in one batch.
+/// Number of locks read in one batch.
 const AUDITED: u64 = 256;
 
-/// Looks at every lock; tells which are not free, or a sentence if they cannot be read.
+/// Reads every lock; returns the locks that are not free, or a sentence if they cannot be read.
 pub(crate) async fn not_free<A: Access>(
     seat: &Seat<A>,
     spaces: &[LockSpace],

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use lotus_locks::Mode;
 
-/// Weight of a writer; that of a reader is one.
+/// Weight of a writer; a reader has weight one.
 const WRITER: u32 = 1 << 16;
 
 /// Holders of all locks.
 pub(crate) struct Holders {
     held: Vec<AtomicU32>,
-    /// Locks that two clients have held and must not.
+    /// Number of times that two clients held a lock in conflicting modes.
     clashes: AtomicU64,
 }
 
@@ -29,7 +29,7 @@ impl Holders {
 
     /// Notes that a client holds a lock.
     pub(crate) fn enter(&self, lock: u64, mode: Mode) {
-        // The order of one word is all that is needed.
+        // The modification order of a single word suffices.
         let before = self.held[lock as usize].fetch_add(Self::weight(mode), Ordering::AcqRel);
         let clashes = match mode {
             Mode::Shared => before >= WRITER,
@@ -40,7 +40,7 @@ impl Holders {
         }
     }
 
-    /// Notes that a client holds a lock no more.
+    /// Notes that a client no longer holds a lock.
     pub(crate) fn leave(&self, lock: u64, mode: Mode) {
         self.held[lock as usize].fetch_sub(Self::weight(mode), Ordering::AcqRel);
     }

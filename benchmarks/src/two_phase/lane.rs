@@ -1,4 +1,4 @@
-//! Clients that run a trace, on each lane.
+//! Clients of a lane, which run a trace.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,14 +16,14 @@ use super::{Shared, TraceTally};
 use crate::lanes::{LaneLocks, Load, Mark, Seat, Work, nanos};
 use crate::traces::{Origin, Transaction};
 
-/// A lane.
+/// A lane that runs the transactions of a trace.
 pub(super) struct Transacting<A, L> {
     seat: Seat<A>,
     shared: Arc<Shared>,
     locks: L,
-    /// Transactions of this lane so far.
+    /// Number of transactions that the lane has begun.
     begun: Cell<u64>,
-    /// Time at which the lane has executed all that it was given, if it executes one at a time.
+    /// End of the lane's last execution, if the lane executes one transaction at a time.
     executed: Cell<Nanos>,
 }
 
@@ -46,7 +46,7 @@ impl<A: LaneLocks, L: Locker> Work for Transacting<A, L> {
         &self.seat
     }
 
-    /// Runs one transaction until it has ended, or the time is over.
+    /// Runs one transaction until the transaction has ended or the time is over.
     async fn operate(
         &self,
         rng: &mut SmallRng,
@@ -89,7 +89,7 @@ impl<A, L: Locker> Transacting<A, L> {
         if load.sorted { transaction.sorted() } else { transaction }
     }
 
-    /// One attempt of a transaction, which began at this time.
+    /// Makes one attempt of a transaction, which began at time `began`.
     async fn attempt(
         &self,
         transaction: &Transaction,
@@ -131,7 +131,7 @@ impl<A, L: Locker> Transacting<A, L> {
         Ok(())
     }
 
-    /// Whether what ends now counts.
+    /// Returns whether an operation that ends now lies in the measured time.
     fn counts(&self) -> bool {
         let (now, times) = (self.seat.executor().now(), self.seat.times());
         times.counts_from <= now && now < times.ends

@@ -1,16 +1,17 @@
 //! Transactions of a trace under strict two-phase locking, without their data.
 //!
-//! A client takes the locks of a transaction one after another, executes it for a time, and
-//! releases all of them. It gives an acquisition up after a time, since others may wait for what it
-//! holds: then it releases all, and begins the same transaction again (FissLock §7.1, ShiftLock
-//! §4.4). The locks are any [`Locker`](lotus_locksystems::Locker)'s.
+//! A client takes the locks of a transaction one after another, executes the transaction for a
+//! time, and releases all locks. The client gives up an acquisition after a time, since other
+//! clients may wait for the locks already taken: it then releases these locks, and begins the
+//! transaction again (FissLock §7.1, ShiftLock §4.4). Any [`Locker`](lotus_locksystems::Locker) can
+//! provide the locks.
 //!
 //! # The audit
-//! Every client notes in a word of this process that it holds a lock, so that two holders
-//! that exclude each other meet there. In the end no holder is noted, and every lock is free.
+//! Every client notes in a word of this process that it holds a lock, so that conflicting holders
+//! are detected. At the end no holder is noted, and every lock is free.
 //!
-//! `strict`: the two phases, of any locks; `holders`: what is noted; `lane`: what each lane does;
-//! `audit`: the locks in the end. `bank` has the same phases for another purpose.
+//! `strict`: the two phases, for any locks; `holders`: notes of holders; `lane`: work of each lane;
+//! `audit`: the locks at the end. `bank` uses the same phases for another purpose.
 
 pub(crate) mod audit;
 mod holders;
@@ -47,7 +48,7 @@ pub(crate) use holders::Holders;
 use lane::Transacting;
 pub(crate) use strict::{Failed, PAUSES, Phases};
 
-/// Transactions by which a switch learns which locks are hot, and the seed of their draw.
+/// Number of transactions from which a switch learns the hot locks, and the seed of their draw.
 const SAMPLED: u64 = 200_000;
 const SAMPLE_SEED: u64 = 1;
 
@@ -56,19 +57,20 @@ const SAMPLE_SEED: u64 = 1;
 pub struct TraceLoad {
     /// The clients, and the lock system.
     pub clients: Clients,
-    /// Memory nodes, which share the locks: each has a part of the numbers.
+    /// Number of memory nodes, which share the locks: each node has a part of the numbers.
     pub mns: u16,
     /// The transactions.
     pub trace: Arc<Trace>,
-    /// Whether locks are taken in ascending order, not in that of the trace.
+    /// Whether locks are taken in ascending order, not in the order of the trace.
     pub sorted: bool,
     /// Time for which a transaction executes once it has its locks.
     pub execution: Duration,
-    /// Whether the lane executes one transaction at a time; otherwise its clients do at once.
+    /// Whether a lane executes one transaction at a time; otherwise its clients execute
+    /// concurrently.
     pub busy: bool,
-    /// Time after which an acquisition is given up, and its transaction begun again.
+    /// Time after which the client gives up an acquisition and begins its transaction again.
     pub patience: Duration,
-    /// Whether the run is judged.
+    /// Whether the run is audited.
     pub audit: bool,
 }
 
@@ -78,10 +80,10 @@ impl TraceLoad {
         self.clients.nodes() + self.mns - 1
     }
 
-    /// Refuses options that make no sense together.
+    /// Refuses contradictory options.
     ///
     /// # Errors
-    /// A sentence that says which.
+    /// A sentence that names the contradiction.
     pub fn check(&self) -> Result<(), String> {
         self.clients.check(1)?;
         self.clients.check_room(self.trace.locks())?;
@@ -97,7 +99,7 @@ impl TraceLoad {
         Ok(())
     }
 
-    /// The locks that transactions want most, by a sample: each with its share of all requests.
+    /// The most wanted locks, found by a sample, with their shares of the requests.
     fn popular(&self) -> Vec<(u64, f64)> {
         let mut rng = SmallRng::seed_from_u64(SAMPLE_SEED);
         let nodes = u64::from(self.clients.cns);
@@ -115,23 +117,23 @@ impl TraceLoad {
         popular.into_iter().map(|(lock, times)| (lock, times as f64 / all)).collect()
     }
 
-    /// The memory nodes: the first, and those behind all others.
+    /// The memory nodes: the first node, and the nodes after the nodes of `clients`.
     fn memory_nodes(&self) -> impl Iterator<Item = NodeId> {
         let (all, others) = (self.nodes(), self.clients.nodes());
         std::iter::once(MEMORY).chain((others..all).map(NodeId))
     }
 }
 
-/// Counts of one lane, or of all, in the time that counts.
+/// Counts of a lane, or sums over lanes, in the measured time.
 #[derive(Clone, Debug)]
 pub struct TraceTally {
     /// Transactions that have ended.
     pub transactions: u64,
-    /// Locks that they have taken.
+    /// Locks taken by the transactions that have ended.
     pub locks: u64,
-    /// Attempts that gave an acquisition up.
+    /// Attempts that gave up an acquisition.
     pub aborts: u64,
-    /// Attempts that have lost a lock before they were done with it.
+    /// Attempts that lost a lock before its release.
     pub lost: u64,
     /// Time of each acquisition, in nanoseconds.
     pub acquire_ns: Latencies,
@@ -141,7 +143,7 @@ pub struct TraceTally {
     /// Time from the beginning of a transaction to the end of its execution, in nanoseconds. Its
     /// releases follow.
     pub transaction_ns: Latencies,
-    /// The same by type.
+    /// Time of a transaction by type, in nanoseconds.
     pub of_kind_ns: Vec<Latencies>,
 }
 
@@ -189,19 +191,19 @@ impl AddAssign for TraceTally {
 pub struct TraceOutcome {
     /// Counts of all lanes.
     pub tally: TraceTally,
-    /// Verbs, messages and locks used in the time that counts.
+    /// Verbs, messages and locks used in the measured time.
     pub used: Used,
-    /// Findings of the audit, if there was one; empty if all is well.
+    /// Findings of the audit, if the run was audited; empty if the audit passed.
     pub findings: Option<Vec<String>>,
     /// Utilisation of NICs, links and cores since the clients have begun, in simulation.
     pub utilisation: Option<Report>,
 }
 
-/// Runs the load. `progress` counts transactions, with one coordinator for each lane; its failure
-/// ends the run.
+/// Runs the load. `progress` counts transactions, with one coordinator for each lane; a failure of
+/// `progress` ends the run.
 ///
 /// # Errors
-/// [`DeployError`] if the machines refuse, or a client or a lane ends before its time.
+/// [`DeployError`] if the machines refuse, or a client or a lane ends early.
 pub fn run<M: Machines>(
     machines: &M,
     load: &TraceLoad,
@@ -273,7 +275,7 @@ impl<M: Machines> ServiceVisitor for Visit<'_, M> {
     }
 }
 
-/// Parts of the numbers of so many locks, one for each memory node.
+/// Splits the numbers of `locks` locks into parts, one for each memory node.
 pub(crate) fn spaces_of<S: LockSystem>(
     system: &S,
     locks: u64,
@@ -286,7 +288,7 @@ pub(crate) fn spaces_of<S: LockSystem>(
     memory_nodes.iter().map(|node| space(*node).map_err(refused)).collect()
 }
 
-/// Looks at every lock when nothing runs.
+/// Audits every lock when nothing runs.
 fn judge<M: Machines, S: LockSystem>(
     machines: &M,
     run: &Arc<Run<S>>,

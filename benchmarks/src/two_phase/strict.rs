@@ -1,4 +1,5 @@
-//! The two phases of a transaction, whichever its locks: it takes all before it releases any.
+//! The two phases of a transaction, for any locks: all locks are taken before the first is
+//! released.
 
 use std::time::Duration;
 
@@ -10,16 +11,16 @@ use super::holders::Holders;
 use crate::lanes::nanos;
 use crate::traces::Want;
 
-/// An attempt that has failed is followed by a pause of up to this part of the patience: clients
-/// that have waited for one another, and given up together, do not do so again.
+/// A failed attempt is followed by a pause of up to this part of the patience: clients that have
+/// waited for one another, and given up together, then do not do so again.
 pub(crate) const PAUSES: u64 = 10;
 
-/// Reason for which a transaction does not have its locks. It holds none.
+/// Reason why a transaction does not have its locks. The transaction then holds no lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
     /// An acquisition was given up, or met a reset. The transaction may begin again.
     Aborted,
-    /// Locks cannot be had any more.
+    /// Locks are no longer available.
     Ended(NotHeld),
 }
 
@@ -41,17 +42,18 @@ pub(crate) struct Held<L: Locker> {
 pub(crate) struct Phases<'a, L> {
     pub(crate) locker: &'a L,
     pub(crate) executor: &'a Handle,
-    /// Place to note holders, if they are noted.
+    /// Notes of the holders, if holders are noted.
     pub(crate) holders: Option<&'a Holders>,
     /// Time after which an acquisition is given up.
     pub(crate) patience: Duration,
 }
 
 impl<L: Locker> Phases<'_, L> {
-    /// Takes all locks, in this order. `took` is told the time of each acquisition, in nanoseconds.
+    /// Takes the locks in the given order. Calls `took` with the time of each acquisition, in
+    /// nanoseconds.
     ///
     /// # Errors
-    /// [`Failed`]: what was taken is released.
+    /// [`Failed`]: the locks already taken are released.
     pub(crate) async fn grow(
         &self,
         wants: &[Want],
@@ -78,15 +80,15 @@ impl<L: Locker> Phases<'_, L> {
         Ok(held)
     }
 
-    /// Whether all locks are held still: one with a lease may have been lost meanwhile.
+    /// Whether all locks are still held: a lock with a lease may have been lost.
     pub(crate) fn is_valid(&self, held: &Held<L>) -> bool {
         held.all.iter().all(|(_, lock)| self.locker.is_valid(lock))
     }
 
-    /// Releases all locks. The releases begin together, where the locks allow that.
+    /// Releases all locks. The releases begin together, if the locks allow that.
     ///
     /// # Errors
-    /// [`Failed::Aborted`] if one of them was no longer held.
+    /// [`Failed::Aborted`] if a lock was no longer held.
     pub(crate) async fn shrink(&self, held: Held<L>) -> Result<(), Failed> {
         if let Some(holders) = self.holders {
             held.all.iter().for_each(|(want, _)| holders.leave(want.lock, want.mode));

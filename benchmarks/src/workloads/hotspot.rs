@@ -1,9 +1,10 @@
 //! Jumping hotspot: for a while, a few shards of one compute node take most of the load.
 //!
-//! Load balancing is measured against it (LOTUS §4.3). The owner of the hot shards follows from the
-//! initial placement, which deals shards out to the compute nodes in turn. Each jump goes to the
-//! next node, and to shards of it that have not been hot before, until it runs out of them; so that
-//! node still owns them, unless they were given away while they were cold.
+//! Load balancing is measured against this hotspot (LOTUS §4.3). The owner of the hot shards
+//! follows from the initial placement, which deals shards out to the compute nodes in turn. Each
+//! jump goes to the next node, and to shards of the node that have not been hot before, until the
+//! node runs out of them; so the node still owns these shards, unless they were given away while
+//! they were cold.
 
 use std::time::Duration;
 
@@ -15,18 +16,18 @@ use rand::rngs::SmallRng;
 pub struct Hotspot {
     /// Number of shards that are hot at a time.
     pub hot_shards: u64,
-    /// Share of requests that go to them, in 0..=1.
+    /// Share of requests that go to hot shards, in 0..=1.
     pub ratio: f64,
     /// Interval between jumps; zero for a hotspot that stays.
     pub every: Duration,
     /// Number of compute nodes that the shards were dealt out to.
     pub nodes: u64,
-    /// Number of shards. Key `k` lies in shard `k` modulo this.
+    /// Number of shards. Key `k` lies in shard `k` modulo this number.
     pub shards: u64,
 }
 
 impl Hotspot {
-    /// The next of `keys` keys, `elapsed` after the first request.
+    /// Draws the next of `keys` keys, `elapsed` after the first request.
     ///
     /// # Panics
     /// If there are no keys, shards or nodes.

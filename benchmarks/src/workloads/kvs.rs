@@ -3,8 +3,8 @@
 //! A jumping [hotspot](crate::workloads::hotspot) can replace the constant skew.
 //!
 //! Keys have 8 bytes, values 40. A value carries its key, the id of the attempt that wrote it, and
-//! a pattern derived from both. Every read can thus check that it got one whole version of the
-//! right record, and that the engine names the right writer.
+//! a pattern derived from both. Every read can thus check that the value is one whole version of
+//! the right record, and that the engine names the right writer.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct Kvs {
     hotspot: Option<Hotspot>,
 }
 
-/// One transaction on one record.
+/// A transaction on one record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KvsRequest {
     key: u64,
@@ -48,7 +48,7 @@ pub struct KvsRequest {
 
 impl Kvs {
     /// A store of `keys` records. A share `update_ratio` of the transactions updates one record,
-    /// the others read one, chosen with skew `theta` (0 = uniform).
+    /// the other transactions read one record, chosen with skew `theta` (0 = uniform).
     ///
     /// # Panics
     /// As [`KeyChooser::new`], and if `update_ratio` is not in 0..=1.
@@ -58,7 +58,7 @@ impl Kvs {
         Self { table: TableId(0), keys, update_ratio, theta, chooser, hotspot: None }
     }
 
-    /// Replaces the skew by a hotspot, if there is one.
+    /// Replaces the skew by a hotspot, if `hotspot` is given.
     #[must_use]
     pub fn with_hotspot(self, hotspot: Option<Hotspot>) -> Self {
         Self { hotspot, ..self }
@@ -207,7 +207,8 @@ pub fn integer_table(
         .critical_field(critical)
 }
 
-/// The integer of such a table's key; `None` if the key does not have eight bytes.
+/// The integer key of a table made by [`integer_table`]; `None` if the key does not have eight
+/// bytes.
 pub fn integer_key(key: &PrimaryKey) -> Option<u64> {
     key.as_bytes().try_into().ok().map(u64::from_be_bytes)
 }

@@ -1,6 +1,6 @@
 //! The workloads of the paper's evaluation, with the distributions that they draw from.
 //!
-//! Imports from `contract` only. They know no engine: each is written once against
+//! Imports from `contract` only. Workloads know no engine: each is written once against
 //! `contract::engine`.
 
 pub mod hotspot;

@@ -1,10 +1,10 @@
 //! SmallBank: two tables of accounts and six transactions that move money (LOTUS §8.1).
 //!
 //! A customer has a savings and a checking account; a record of 16 bytes holds the customer's
-//! number and the balance. The rules are those of the SmallBank specification (Alomari et al., "The
+//! number and the balance. The rules come from the SmallBank specification (Alomari et al., "The
 //! cost of serializability on platforms that use snapshot isolation", ICDE 2008), which names no
-//! amounts. Here they are random, with larger deposits than withdrawals: Amalgamate keeps emptying
-//! the hot accounts, and most payments from them would otherwise roll back.
+//! amounts. Amounts are random here, with larger deposits than withdrawals: Amalgamate keeps
+//! emptying the hot accounts, and most payments from hot accounts would otherwise roll back.
 //!
 //! The audit checks money: initial balances follow from the seed, every committed transaction
 //! reports how much money it created or destroyed, and the sum of all accounts must agree exactly.
@@ -97,7 +97,7 @@ pub struct SmallBank {
     scatter: Scatter,
 }
 
-/// One transaction and its parameters.
+/// A transaction with its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SmallBankRequest {
     pub(crate) kind: SmallBankProfile,
@@ -117,8 +117,8 @@ impl SmallBank {
     /// the transactions (0 = no hot set). Initial balances follow from `seed`.
     ///
     /// # Panics
-    /// If there are fewer than two accounts or more than 2^32, one hot account or more hot ones
-    /// than accounts, or `hot_ratio` is not in 0..=1.
+    /// If there are fewer than two accounts or more than 2^32, exactly one hot account or more hot
+    /// accounts than accounts, or `hot_ratio` is not in 0..=1.
     pub fn new(accounts: u64, hot_accounts: u64, hot_ratio: f64, seed: u64) -> Self {
         assert!(accounts >= 2, "a payment needs two accounts");
         assert!(hot_accounts != 1 && hot_accounts <= accounts, "{hot_accounts} hot accounts");
@@ -146,7 +146,7 @@ impl SmallBank {
         let hot = self.hot_accounts > 0 && rng.random::<f64>() < self.hot_ratio;
         let population = self.population(hot);
         let first = rng.random_range(population.clone());
-        // Uniform over the other ranks: the last one replaces `first`.
+        // Uniform over the other ranks: the last rank replaces `first`.
         let drawn = rng.random_range(population.start..population.end - 1);
         (first, if drawn == first { population.end - 1 } else { drawn })
     }
@@ -161,7 +161,7 @@ impl SmallBank {
         sum_of(SAVINGS).chain(sum_of(CHECKING)).map(i128::from).sum()
     }
 
-    /// Moves all money of one customer to the other's checking account.
+    /// Moves all money of one customer to the checking account of another customer.
     async fn amalgamate<T: Txn>(&self, txn: &mut T, r: &SmallBankRequest) -> Result<i64, TxnError> {
         let savings = Account::add_rw(txn, self.tables[SAVINGS], r.customer)?;
         let checking = Account::add_rw(txn, self.tables[CHECKING], r.customer)?;
@@ -198,7 +198,7 @@ impl SmallBank {
         Ok(r.amount)
     }
 
-    /// Pays from one checking account to another; rolls back if the payer has too little.
+    /// Pays from one checking account to another; rolls back if the payer has too little money.
     async fn send_payment<T: Txn>(
         &self,
         txn: &mut T,
@@ -216,7 +216,8 @@ impl SmallBank {
         Ok(0)
     }
 
-    /// Changes the savings by an amount of either sign; rolls back rather than overdraw them.
+    /// Changes the savings by an amount of either sign; rolls back instead of overdrawing the
+    /// savings.
     async fn transact_savings<T: Txn>(
         &self,
         txn: &mut T,

@@ -3,7 +3,7 @@
 //! Records are numbered; a record's key is a hash of its number, as in YCSB's default order of
 //! inserts. Popularity follows a Zipf distribution, in mix D from the newest record down. A range
 //! begins at the key of a record and has up to [`Ycsb::MOST_IN_RANGE`] rows. Mix E needs an ordered
-//! table; the others run on either kind.
+//! table; the other mixes run on either kind of table.
 //!
 //! A value carries its record's number and a check, so every read can tell a whole value of the
 //! right record. The audited balance is the number of records.
@@ -33,7 +33,7 @@ pub enum Mix {
     A,
     /// 95 % reads, 5 % updates.
     B,
-    /// Reads alone.
+    /// Reads only.
     C,
     /// 95 % reads, mostly of the newest records, and 5 % inserts.
     D,
@@ -54,7 +54,7 @@ impl Mix {
         ("f", Self::F),
     ];
 
-    /// The frequent operation, and the other one with its share.
+    /// The frequent operation, and the less frequent operation with its share.
     const fn operations(self) -> (Operation, Operation, f64) {
         match self {
             Self::A => (Operation::Read, Operation::Update, 0.5),
@@ -116,7 +116,7 @@ impl Ycsb {
     pub const MOST_VALUE_BYTES: usize = MAX_RECORD_BYTES as usize;
 
     /// A store of `records` records, with values of `value_bytes`, chosen with skew `theta`; in an
-    /// ordered table if that is asked for, or the mix has ranges.
+    /// ordered table if requested, or if the mix has ranges.
     ///
     /// # Panics
     /// As [`KeyChooser::new`], and if values are shorter than [`Self::LEAST_VALUE_BYTES`].
@@ -136,7 +136,7 @@ impl Ycsb {
         value[8..CHECKED_BYTES].copy_from_slice(&check.to_le_bytes());
     }
 
-    /// Whether a value is one of a key's record.
+    /// Whether a value belongs to the record of a key.
     fn is_right(&self, key: &[u8], value: &[u8]) -> bool {
         let Some((head, padding)) = value.split_first_chunk::<CHECKED_BYTES>() else {
             return false;
@@ -153,7 +153,7 @@ impl Ycsb {
         self.is_right(key, value).then_some(()).ok_or_else(complaint)
     }
 
-    /// Reads the record, which may not be there yet, and perhaps writes it.
+    /// Reads the record, which may not exist yet, and writes the record if the request does.
     async fn on_record<T: Txn>(&self, txn: &mut T, request: &YcsbRequest) -> Result<i64, TxnError> {
         let (key, writes) = (key_of(request.record), request.operation != Operation::Read);
         if self.ordered {
@@ -242,7 +242,7 @@ impl Workload for Ycsb {
         &["Read", "Update", "Insert", "Range", "ReadModifyWrite"];
 
     fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec> {
-        // A tenth more than there are: inserts find room in the index.
+        // A tenth more than the initial rows, so that inserts find room in the index.
         let rows = self.records + self.records / 10;
         let hashed = integer_table("ycsb", self.value_bytes, rows, cluster);
         let ordered = TableSpec::new("ycsb")
@@ -270,7 +270,7 @@ impl Workload for Ycsb {
         let operation = if rng.random::<f64>() < share { other } else { frequent };
         let record = match operation {
             Operation::Insert => self.next.fetch_add(1, Ordering::Relaxed),
-            // The newest record is the most popular one; it may not be there yet.
+            // The newest record is the most popular; it may not exist yet.
             _ if self.mix == Mix::D => {
                 self.next.load(Ordering::Relaxed) - 1 - self.chooser.draw_rank(rng)
             }

@@ -2,10 +2,10 @@
 //!
 //! Below θ = 1 this is the generator of Gray et al. ("Quickly generating billion-record synthetic
 //! databases", SIGMOD 1994) that YCSB made customary, with its harmonic sum computed once; the
-//! share of the first ranks together is up to 1.7 percentage points too large. It does not converge
-//! at θ ≥ 1, where rejection sampling (`rand_distr`) takes over at three times the cost. θ = 0 is
-//! uniform. Both generators divide by 1 − θ and lose all digits near 1, so a skew within
-//! `NEAR_ONE` of 1 is taken as 1.
+//! share of the first ranks together is up to 1.7 percentage points too large. The generator does
+//! not converge at θ ≥ 1, where rejection sampling (`rand_distr`) takes over at three times the
+//! cost. θ = 0 is uniform. Both generators divide by 1 − θ and lose all digits near 1, so a skew
+//! within `NEAR_ONE` of 1 is taken as 1.
 //!
 //! Popularity ranks are scattered over the keys by multiplying with a number coprime to the number
 //! of keys. Unlike YCSB's hash this is one-to-one: every key can be drawn, and the ranks keep
@@ -15,8 +15,8 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use rand_distr::Distribution;
 
-/// Distance from 1 below which a skew is taken as 1. Shares of 2^32 keys differ by less than
-/// 0.003 % for it, and the generators still have ten digits outside.
+/// Distance from 1 below which a skew is taken as 1. The rounding changes shares of 2^32 keys by
+/// less than 0.003 %, and outside of this distance the generators still have ten digits.
 const NEAR_ONE: f64 = 1e-6;
 
 /// A one-to-one scattering of `0..n` over itself: neighbours end up far apart.
@@ -78,7 +78,7 @@ impl KeyChooser {
         Self { scatter, theta, popularity }
     }
 
-    /// The most popular key; `None` if all are as popular.
+    /// The most popular key; `None` if all keys are equally popular.
     pub fn most_popular(&self) -> Option<u64> {
         match self.popularity {
             Popularity::Uniform => None,
@@ -86,7 +86,7 @@ impl KeyChooser {
         }
     }
 
-    /// The most popular keys first: up to so many, each with the share of draws that are of it.
+    /// The most popular keys first: up to `most` keys, each with its share of draws.
     pub fn by_popularity(&self, most: usize) -> Vec<(u64, f64)> {
         let n = self.scatter.n;
         let (theta, sum) = match &self.popularity {
@@ -103,14 +103,14 @@ impl KeyChooser {
     #[inline]
     pub fn draw(&self, rng: &mut SmallRng) -> u64 {
         match &self.popularity {
-            // Scattering changes nothing where all keys are as popular.
+            // Scattering changes nothing if all keys are equally popular.
             Popularity::Uniform => self.draw_rank(rng),
             _ => self.scatter.apply(self.draw_rank(rng)),
         }
     }
 
-    /// Popularity rank of the next key, from 0 for the most popular one: for popularity that is an
-    /// order of its own, such as the age of records.
+    /// Popularity rank of the next key, from 0 for the most popular key: for workloads whose
+    /// popularity follows an order of its own, such as the age of records.
     #[inline]
     pub fn draw_rank(&self, rng: &mut SmallRng) -> u64 {
         match &self.popularity {
@@ -135,7 +135,7 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// Gray et al.'s inversion, exact for the two most popular ranks and close for the others.
+/// Gray et al.'s inversion, exact for the two most popular ranks and close for all other ranks.
 #[derive(Clone, Debug)]
 struct Gray {
     n: f64,
@@ -177,8 +177,8 @@ impl Gray {
 
 /// `1/1^theta + 1/2^theta + … + 1/n^theta`.
 ///
-/// The first terms are summed, the rest follow from the Euler–Maclaurin formula, whose error is
-/// below 1e-12 there: summing billions of powers would take minutes.
+/// The first terms are summed, the rest follow from the Euler–Maclaurin formula, whose error there
+/// is below 1e-12: summing billions of powers would take minutes.
 fn harmonic(n: u64, theta: f64) -> f64 {
     const SUMMED: u64 = 10_000;
     let head: f64 = (1..=n.min(SUMMED)).map(|i| (i as f64).powf(-theta)).sum();
@@ -192,7 +192,7 @@ fn harmonic(n: u64, theta: f64) -> f64 {
     head + integral + ends + slopes
 }
 
-/// The integral of `x^-theta`; of `1/x`, a logarithm, where theta is 1.
+/// The integral of `x^-theta`; if theta is 1, of `1/x`, which is a logarithm.
 ///
 /// The usual form, a difference of powers over `1 - theta`, has no digits near 1 and is 0/0 at 1.
 fn integral(from: f64, to: f64, theta: f64) -> f64 {

@@ -10,10 +10,10 @@ use crate::config::shape;
 use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::host::sockets::local_address;
 
-/// Gives a workload the ids of its tables; returns them with their names.
+/// Sets the table ids of a workload; returns the ids with the tables' names.
 ///
 /// # Errors
-/// The cluster lacks one of the tables.
+/// The cluster lacks a table of the workload.
 pub fn attach<W: Workload>(
     client: &Client,
     workload: &mut W,
@@ -31,7 +31,7 @@ pub fn attach<W: Workload>(
 /// Connects to a running cluster as an application.
 ///
 /// # Errors
-/// No compute node lets it in.
+/// No compute node accepts the connection.
 pub async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
     let mut config = Config::new("");
     config.servers = addresses(file);
@@ -39,7 +39,7 @@ pub async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
     Client::connect(config).await.map_err(|error| failed(&error))
 }
 
-/// Addresses at which compute nodes serve applications; sockets of this host come first.
+/// Addresses at which compute nodes serve applications; sockets of this host first.
 pub fn addresses(file: &ClusterFile) -> Vec<String> {
     let here = match &file.net {
         Net::Shm { directory } => {

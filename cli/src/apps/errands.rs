@@ -1,4 +1,4 @@
-//! Requests of `lotus bench --cluster` to compute nodes beside transactions: counts, and an audit.
+//! Requests of `lotus bench --cluster` to compute nodes besides transactions: counts and audits.
 //! They go through a [`Mailbox`].
 
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use lotus_node::agree::mailbox::{Mailbox, may_take_part};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::NodeName;
 
-/// Time that a node may take for an audit.
+/// Time limit for an audit by one node.
 const AUDITING: Duration = Duration::from_secs(600);
-/// Most audits of one node.
+/// Maximum number of audits by one node.
 const LOOKS: usize = 3;
-/// Checks that a transaction under way may fail.
+/// Checks that fail while a transaction is in progress.
 const UNDER_WAY: [&str; 7] = [
     "every replica is byte for byte the same",
     "no cell is left INVISIBLE or torn",
@@ -36,31 +36,31 @@ const UNDER_WAY: [&str; 7] = [
 /// Request to a node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Errand {
-    /// Report its counts, once its transactions have settled.
+    /// Report the node's counts, once its transactions have settled.
     Count,
     /// Audit the data after transactions with these effects. Nothing else may run.
     Audit(Effects),
 }
 
-/// Answer of a node.
+/// A node's answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Done {
     /// Counts since the node was started.
     Counted(Counted),
-    /// Results of the checks.
+    /// Results of the audit's checks.
     Audited(Vec<Check>),
-    /// The request could not be carried out; the text says why.
+    /// The request failed; the text says why.
     Failed(String),
 }
 
 /// Counts of a node.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Counted {
-    /// Messages and verbs that it has sent.
+    /// Messages and verbs sent by the node.
     pub traffic: Traffic,
-    /// Attempts that were aborted.
+    /// Aborted attempts.
     pub aborts: AbortCounts,
-    /// Locks by where they were granted, and counters of hand-overs.
+    /// Locks by the place where they were granted, and counters of hand-overs.
     pub ownership: Ownership,
 }
 
@@ -69,15 +69,16 @@ pub fn mailbox(node: NodeName) -> Mailbox {
     Mailbox::new("errand", node)
 }
 
-/// Has `node`, one of the serving ones, audit all data after transactions with these effects.
+/// Has `node`, one of the serving nodes, audit all data after transactions with the given effects.
 ///
-/// Servers have a transaction of their own now and then (`service/server/src/call_time.rs`), and on a busy
-/// machine a request may wait at a node that its client has given up. A transaction under way looks
-/// like one that never ends: by its log, its locks, and its writes so far. So an audit is repeated
-/// if only checks of [`UNDER_WAY`] have failed; one of [`LOOKS`] must find nothing wrong.
+/// Servers run transactions of their own (`service/server/src/call_time.rs`), and on a busy machine
+/// a request may still wait at a node after its client has given up. To an audit, a transaction in
+/// progress looks like a transaction that never ends: log, locks and writes are left over. So an
+/// audit is repeated if only checks of [`UNDER_WAY`] have failed; of [`LOOKS`] audits one must find
+/// no fault.
 ///
 /// # Errors
-/// A sentence: a serving node does not answer, or `node` cannot look at the data.
+/// A sentence: a serving node does not answer, or `node` cannot read the data.
 pub fn audit(
     file: &ClusterFile,
     authority: &dyn Authority,
@@ -87,8 +88,8 @@ pub fn audit(
 ) -> Result<Vec<Check>, String> {
     let mut checks = Vec::new();
     for _ in 0..LOOKS {
-        // A node lets its own transactions settle before it audits, and looks at the rows of all:
-        // another one may still be purging what was deleted.
+        // A node settles only its own transactions before an audit, but audits the rows of all
+        // nodes: another node may still be purging deleted rows.
         for other in serving {
             ask(file, authority, *other, Errand::Count, AUDITING)?;
         }
@@ -105,7 +106,7 @@ pub fn audit(
     Ok(checks)
 }
 
-/// Sends a request to a node, and waits for the answer, as long as the node may take part.
+/// Sends a request to a node, and waits for the answer while the node may take part.
 ///
 /// # Errors
 /// A sentence.
@@ -127,13 +128,13 @@ fn ask(
 
 /// The node's side: carries out the requests in its mailbox.
 pub struct Errands<M: Machines, W> {
-    /// Mailbox that requests come through.
+    /// Mailbox from which the node takes requests.
     pub mailbox: Mailbox,
     /// The node's part of the cluster.
     pub cluster: Arc<Cluster<M>>,
     /// Workload that the node was loaded with.
     pub workload: Arc<W>,
-    /// Aborts counted by its stored transactions.
+    /// Aborts counted by the node's stored transactions.
     pub aborts: Arc<Aborts>,
 }
 

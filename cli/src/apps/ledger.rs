@@ -1,13 +1,13 @@
 //! Effects of benchmarks on the balances of a running cluster.
 //!
-//! Balances move from one benchmark to the next, so the sum of all effects is kept at the
-//! authority, and each benchmark changes it by compare-and-swap: several may run at a time. A
-//! benchmark that runs, or was cut short, has an open entry: its effects are not known then, and no
-//! other benchmark can judge the balances. Nor can any after a benchmark with calls of unknown
-//! outcome: the entry counts them.
+//! Balances carry over from one benchmark to the next, so the authority keeps the sum of all
+//! effects. Each benchmark updates the sum by compare-and-swap, since several benchmarks may run at
+//! a time. A benchmark that is running, or was cut short, has an open entry: its effects are
+//! unknown, and no other benchmark can judge the balances. The same holds after a benchmark with
+//! calls of unknown outcome: the entry counts these calls.
 //!
-//! Benchmarks' calls have ids, and the table that remembers ids has room for a limited number in a
-//! period ([`CallRecords`]): their use is recorded here as well.
+//! Calls of benchmarks have ids, and the table of remembered ids has room for a limited number in a
+//! period ([`CallRecords`]): the ledger records the ids in use as well.
 
 use lotus_authority::{Authority, AuthorityError};
 use lotus_benchmarks::audit::Effects;
@@ -19,37 +19,37 @@ use lotus_node::agree::records;
 
 /// Key of the ledger.
 const LEDGER: &str = "benchmarks/effects";
-/// Key of the list of ids that benchmarks have given to calls, with times.
+/// Key of the list of ids given to calls by benchmarks, with times.
 const IDS: &str = "benchmarks/ids";
 /// Bytes remembered for a call with an id and a small result.
 const CALL_BYTES: u64 = 48;
 
-/// All entries since the cluster was loaded.
+/// All entries since the cluster was loaded, summed up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Effects of the benchmarks that have ended.
+    /// Effects of completed benchmarks.
     pub effects: Effects,
     /// Number of benchmarks that have begun and not ended.
     pub open: u32,
 }
 
 impl Ledger {
-    /// Effects to judge balances by: an open benchmark counts as unjudged, since it may have moved
-    /// them.
+    /// Effects to judge balances by. An open benchmark counts as unjudged, since it may have
+    /// changed balances.
     pub fn to_judge(self) -> Effects {
         Effects { unjudged: self.effects.unjudged + u64::from(self.open), ..self.effects }
     }
 }
 
-/// Ids that were given to calls by a time, in milliseconds since the Unix epoch.
+/// Number of ids given to calls until a time, in milliseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Given {
     by_ms: u64,
     ids: u64,
 }
 
-/// Number of calls with ids that there is room for. Some rows get more of them than others, so only
-/// half of the rows' capacity is counted on.
+/// Number of calls with ids that the table has room for. Ids spread unevenly over rows, so only
+/// half of the rows' capacity counts.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -65,7 +65,7 @@ pub fn room_for_ids(
     Ok((holds / 2).saturating_sub(used))
 }
 
-/// Records that this number of ids was given to calls until now.
+/// Records that `ids` ids were given to calls until now.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -97,7 +97,7 @@ pub fn read(authority: &dyn Authority) -> Result<Ledger, AuthorityError> {
     records::read(authority, LEDGER).map(|(_, found)| found.unwrap_or_default())
 }
 
-/// Sets the ledger of a cluster that begins with a snapshot, to the snapshot's entries.
+/// Sets the ledger of a cluster that starts from a snapshot to the snapshot's entries.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -105,7 +105,7 @@ pub fn restore(authority: &dyn Authority, entries: &Ledger) -> Result<(), Author
     records::write(authority, LEDGER, entries).map(drop)
 }
 
-/// Opens the entry of a benchmark that begins; returns the ledger.
+/// Opens an entry for a starting benchmark; returns the ledger.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -113,14 +113,14 @@ pub fn open(authority: &dyn Authority) -> Result<Ledger, AuthorityError> {
     records::update(authority, LEDGER, |ledger: &mut Ledger| ledger.open += 1)
 }
 
-/// Closes the entry of a benchmark, and adds its effects; returns the ledger.
+/// Closes a benchmark's entry and adds its effects; returns the ledger.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
 pub fn close(authority: &dyn Authority, effects: &Effects) -> Result<Ledger, AuthorityError> {
     records::update(authority, LEDGER, |ledger: &mut Ledger| {
         ledger.effects.merge(effects);
-        // If the ledger was reset meanwhile, no entry is open.
+        // No entry is open if the ledger was reset meanwhile.
         ledger.open = ledger.open.saturating_sub(1);
     })
 }

@@ -1,10 +1,10 @@
-//! Load from applications: requests that come to the compute nodes from outside, through the
-//! client library, as calls of stored transactions. The compute nodes are threads of this process
-//! ([`run`]), or those of a running cluster (`bench::drive`).
+//! Load from applications: requests that reach the compute nodes from outside, through the client
+//! library, as calls of stored transactions. The compute nodes are threads of this process
+//! ([`run`]), or the nodes of a running cluster (`bench::drive`).
 //!
-//! The workload is the one that runs inside: its code is registered with a server at each compute
-//! node, and the clients here only draw requests, call, and count. Attempts that abort are retried
-//! by the server; they are counted where the workload's code runs.
+//! The workload is the same as for load generated inside the compute nodes: a server at each
+//! compute node registers its code, and the clients here only draw requests, call, and count. The
+//! server retries aborted attempts, and the workload's code there counts them.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -33,19 +33,19 @@ use super::traced::Traced;
 use crate::host::sockets::Sockets;
 use lotus_node::host::sockets::{local_address, local_door};
 
-/// Time-out of a call: a transaction that takes longer means that something is broken.
+/// Time-out of a call: a longer transaction means a defect.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time limit for finding out the outcomes of calls once the load has ended.
+/// Time limit for looking up the outcomes of calls once the load has ended.
 pub const LOOKING_UP: Duration = Duration::from_secs(60);
-/// Time after which outcomes are asked for while the load runs: servers forget calls after the
+/// Interval at which outcomes are looked up while the load runs: servers forget calls after the
 /// retention, ten minutes, and a load may run for longer.
 pub const IN_DOUBT: Duration = Duration::from_secs(60);
 
-/// Runs a workload on a cluster that has [`SPARE_COROUTINES`](crate::args::SPARE_COROUTINES) more
-/// per coordinator than the options say, with `in_flight` requests in flight.
+/// Runs a workload with `in_flight` requests in flight, on a cluster that has
+/// [`SPARE_COROUTINES`](crate::args::SPARE_COROUTINES) more per coordinator than the options say.
 ///
 /// # Errors
-/// Those of [`harness::run`].
+/// The errors of [`harness::run`].
 pub fn run<M, W>(
     cluster: &mut Embedded<M>,
     workload: W,
@@ -98,7 +98,7 @@ enum LoadRefusal {
 pub struct Aborts(Vec<[AtomicU64; AbortReason::ALL.len()]>);
 
 impl Aborts {
-    /// Counts at zero, for this many types of transactions.
+    /// Counts of zero, for `types` types of transactions.
     pub fn new(types: usize) -> Self {
         Self((0..types).map(|_| Default::default()).collect())
     }
@@ -107,7 +107,7 @@ impl Aborts {
         self.0[kind][reason.index()].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts the reason why an attempt did not commit, and converts it for the server.
+    /// Counts the reason why an attempt did not commit, and converts the reason for the server.
     fn explain(&self, kind: usize, lapse: Lapse) -> Abort<LoadRefusal> {
         match lapse {
             Lapse::Engine(error) => {
@@ -144,8 +144,8 @@ impl AbortCounts {
         self
     }
 
-    /// Adds the counts to the clients' tally. Those of the warm-up are included: the servers do not
-    /// know when it ended.
+    /// Adds the counts to the clients' tally. Aborts of the warm-up are included: the servers do
+    /// not know when the warm-up ended.
     pub fn add_to(&self, tally: &mut Tally) {
         for (counts, aborts) in tally.by_transaction.iter_mut().zip(&self.0) {
             counts.aborted.iter_mut().zip(aborts).for_each(|(sum, more)| *sum += more);
@@ -160,8 +160,8 @@ pub struct Procedures {
 }
 
 impl Procedures {
-    /// Stored transactions of a workload, with writes under this isolation. They return by how much
-    /// they moved the balance.
+    /// Stored transactions of a workload, whose writes run at the given isolation. Each returns the
+    /// change of the balance.
     pub fn of<W: Workload>(isolation: Isolation) -> Self {
         let level = match isolation {
             Isolation::Serializable => "sr",
@@ -170,7 +170,7 @@ impl Procedures {
         Self { read: format!("{}.read", W::NAME), write: format!("{}.write.{level}", W::NAME) }
     }
 
-    /// The variants that also return what they read and wrote: [`Traced`].
+    /// Variants that also return the rows read and written: [`Traced`].
     pub fn traced<W: Workload>(isolation: Isolation) -> Self {
         let Self { read, write } = Self::of::<W>(isolation);
         Self { read: format!("{read}.traced"), write: format!("{write}.traced") }
@@ -185,8 +185,9 @@ impl Procedures {
     }
 }
 
-/// Starts a server for each compute node. Returns the servers, the first one's address at its
-/// socket in `directory`, and their key: other users of the machine reach the ports, too.
+/// Starts a server for each compute node. Returns the servers, the address of the first server's
+/// socket in `directory`, and the servers' key. A key is needed because other users of the machine
+/// can reach the ports.
 fn serve<M, W>(
     cluster: &Embedded<M>,
     workload: &Arc<W>,
@@ -220,7 +221,7 @@ where
     Ok((servers, local_address(directory, 0), key))
 }
 
-/// The workload's transactions, registered as stored ones.
+/// Registry of the workload's transactions as stored transactions.
 pub fn registry<W: Workload>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registry {
     let levels = [Isolation::Serializable, Isolation::Snapshot];
     let [sr, si] = levels.map(Procedures::of::<W>);
@@ -254,7 +255,7 @@ fn kinds(sr: Procedures, si: Procedures) -> [(String, Kind); 3] {
 
 /// The load that applications generate.
 pub struct Load<W> {
-    /// Workload that requests are drawn from.
+    /// Source of the requests.
     pub workload: Arc<W>,
     /// Options of the run.
     pub options: Options,
@@ -262,21 +263,21 @@ pub struct Load<W> {
     pub clock: Env,
     /// Progress to report to.
     pub progress: Arc<Progress>,
-    /// Ids for calls that write. With them the load outlasts the loss of nodes, and the outcomes of
-    /// unanswered calls are asked for afterwards; without, the first call that fails ends it.
+    /// Ids for calls that write. With ids the load outlasts the loss of nodes, and the outcomes of
+    /// unanswered calls are looked up afterwards; without ids, the first failed call ends the load.
     pub ids: Option<Ids>,
 }
 
 /// Ids for calls, as many as the servers have room to remember.
 pub struct Ids {
-    /// Number that distinguishes this load from others.
+    /// Number that distinguishes this load from previous loads.
     run: u64,
     room: u64,
     given: AtomicU64,
 }
 
 impl Ids {
-    /// Ids for the load `run`, a number that no other load has.
+    /// Ids for the load `run`, a number unique to this load.
     pub fn new(run: u64, room: u64) -> Self {
         Self { run, room, given: AtomicU64::new(0) }
     }
@@ -300,21 +301,21 @@ pub struct Generated {
     pub unanswered: Unanswered,
     /// Number of ids given to calls.
     pub ids: u64,
-    /// Error that ended the load before its time.
+    /// Error that ended the load early.
     pub stopped: Option<BenchError>,
 }
 
 impl Generated {
-    /// The counts, if the load ran to its end.
+    /// The counts, if the load was complete.
     ///
     /// # Errors
-    /// The error that ended the load before its time.
+    /// The error that ended the load early.
     pub fn outcome(self) -> Result<Driven, BenchError> {
         self.stopped.map_or(Ok(self.driven), Err)
     }
 }
 
-/// Times of a load: its start, the start of counting, and its end.
+/// Times of a load: start, start of counting, and end.
 #[derive(Clone, Copy)]
 struct Window {
     started: Nanos,
@@ -322,7 +323,7 @@ struct Window {
     until: Nanos,
 }
 
-/// A call that was made.
+/// A call that has been sent.
 #[derive(Clone, Copy)]
 struct Made {
     id: Option<CallId>,
@@ -333,21 +334,21 @@ struct Made {
 struct LoadResults {
     tally: Tally,
     unanswered: Unanswered,
-    /// Calls with an outcome that is still to be asked for.
+    /// Calls with an outcome still to be looked up.
     doubtful: Vec<Made>,
     stopped: Option<BenchError>,
 }
 
 impl<W: Workload> Load<W> {
-    /// Keeps `in_flight` requests in flight until the time is up, or a call fails for good; now and
-    /// then, and in the end, asks for the outcome of every call that had an id and no answer.
+    /// Keeps `in_flight` requests in flight until the time is up, or a call fails for good. From
+    /// time to time, and at the end, looks up the outcome of every call with an id and no answer.
     pub async fn generate(self, client: &Client, in_flight: usize) -> Generated {
         let now = self.clock.now();
         let counts_from = now.after(Duration::from_secs_f64(self.options.load.warmup_secs));
         let until = counts_from.after(Duration::from_secs_f64(self.options.load.secs));
         self.progress.set_span(now.0, until.0);
         let window = Window { started: now, counts_from, until };
-        // One `LoadResults` for all: the applications share this thread, and its cache.
+        // One `LoadResults` for all applications, which share this thread and its cache.
         let (load, seen) = (Arc::new(self), Arc::new(Mutex::new(LoadResults::new::<W>())));
         let mut applications = JoinSet::new();
         for application in 0..in_flight {
@@ -372,12 +373,12 @@ impl<W: Workload> Load<W> {
                 seen.stopped.get_or_insert_with(|| failed(&panicked));
             }
             if load.ids.is_none() && seen.stopped.is_some() {
-                // The run has failed, so the others need not finish.
+                // The run has failed, so the remaining applications need not finish.
                 break;
             }
         }
         applications.shutdown().await;
-        // Whatever it has not found out is in doubt still.
+        // Calls with an outcome not found by now stay in doubt.
         asking.shutdown().await;
         load.settle(client, &seen).await;
         let seen = std::mem::replace(&mut *lock(&seen), LoadResults::new::<W>());
@@ -388,7 +389,7 @@ impl<W: Workload> Load<W> {
         Generated { driven, unanswered, ids, stopped }
     }
 
-    /// Asks for the outcomes of the calls in doubt; those that nobody can tell are unknown.
+    /// Looks up the outcomes of the calls in doubt; calls without a known outcome count as unknown.
     async fn settle(&self, client: &Client, seen: &Mutex<LoadResults>) {
         let patience = {
             let seen = lock(seen);
@@ -405,8 +406,8 @@ impl<W: Workload> Load<W> {
         }
     }
 
-    /// Asks for the outcomes of the calls in doubt until `deadline`, all at the same time: a
-    /// cluster that has lost rows answers none of them.
+    /// Looks up the outcomes of the calls in doubt until `deadline`, all concurrently: a cluster
+    /// that has lost rows answers no lookup.
     async fn ask_for_outcomes(&self, client: &Client, seen: &Mutex<LoadResults>, deadline: Nanos) {
         let mut asked = JoinSet::new();
         for made in lock(seen).doubtful.clone() {
@@ -426,7 +427,7 @@ impl<W: Workload> Load<W> {
         }
     }
 
-    /// One application: a request at a time.
+    /// One application: runs requests one at a time.
     async fn keep_asking(
         &self,
         client: &Client,
@@ -462,7 +463,7 @@ impl<W: Workload> Load<W> {
                     let latency_ns = now.0.saturating_sub(issued.0);
                     let counts = issued >= window.counts_from;
                     seen.tally.commit(made.kind, counts.then_some(latency_ns), effect);
-                    // All applications share this thread, so one progress counter serves all.
+                    // One progress counter is enough, since the applications share this thread.
                     self.progress.tick(0, now.0, true);
                     self.progress.note_latency(0, latency_ns);
                 }
@@ -491,8 +492,8 @@ impl LoadResults {
         }
     }
 
-    /// Counts a call without a result. Its error may be that of a repetition, so a call with an id
-    /// stays in doubt whatever the error.
+    /// Counts a call without a result. The error may come from a repetition of the call, so a call
+    /// with an id stays in doubt whatever the error.
     fn fails(&mut self, error: &CallError, made: Made, access: Access) {
         if matches!(error, CallError::Rejected(_)) {
             return;
@@ -512,8 +513,8 @@ impl LoadResults {
     }
 }
 
-/// Outcome of a call: its result, or an inner `None` if it never commits. The outer `None` means
-/// that no server could tell by `deadline`.
+/// Outcome of a call: its result, or an inner `None` if the call never commits. The outer `None`
+/// means that no server knew the outcome by `deadline`.
 pub async fn look_up<R: DeserializeOwned>(
     client: &Client,
     id: CallId,
@@ -531,7 +532,7 @@ pub async fn look_up<R: DeserializeOwned>(
     }
 }
 
-/// Whether the loss of nodes explains a call's error. Any other error is a defect.
+/// Whether the loss of nodes explains a call's error. An unexplained error is a defect.
 pub fn a_fault_explains(error: &CallError) -> bool {
     match error {
         CallError::Unknown | CallError::Unreachable(_) => true,
@@ -555,7 +556,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Accepts the workload's own refusals; any other error ends the run.
 ///
 /// # Errors
-/// Every other error.
+/// Every error but these refusals.
 pub fn forgive(error: CallError) -> Result<(), BenchError> {
     let fatal = match &error {
         CallError::Rejected(rejection) => match rejection.decode() {

@@ -1,4 +1,4 @@
-//! The application of `lotus cn`: the workload that its cluster was loaded with.
+//! The application of `lotus cn`: the workload loaded into the cluster.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use super::load::{Aborts, registry};
 use crate::config::load::{Load, Use};
 use crate::config::shape;
 
-/// A workload as an application of a cluster; without one, clients find no stored transactions.
+/// A workload as an application of a cluster; without a workload, clients find no stored
+/// transactions.
 pub struct Loaded(pub Option<Load>);
 
 impl Application for Loaded {
@@ -82,11 +83,11 @@ where
     }
 }
 
-/// Effects of benchmarks on balances, which snapshots take along: they are judged in the cluster
-/// that begins with one.
+/// Effects of benchmarks on balances. Snapshots include the effects, so that a cluster started from
+/// a snapshot can judge its balances.
 struct Effects;
 
-/// Those effects as a snapshot keeps them.
+/// Effects of benchmarks as stored in a snapshot.
 #[derive(PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Kept {
     benchmarks: Ledger,
@@ -117,7 +118,7 @@ fn encode(kept: &Kept) -> Vec<u8> {
     serde_json::to_vec(kept).expect("strings and numbers")
 }
 
-/// Effects of a snapshot; none, if it was taken by another program.
+/// Effects stored in a snapshot; the default if another program took the snapshot.
 fn decode(bytes: &[u8]) -> Kept {
     serde_json::from_slice(bytes).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! The workloads of `lotus bench` as applications of a cluster: their stored transactions, and the
-//! callers of these. Imports `config` and `host`.
+//! The workloads of `lotus bench` as applications of a cluster: their stored transactions, and
+//! callers of the stored transactions. Imports `config` and `host`.
 //!
 //! * `loaded`: the application that `lotus cn` serves; `ledger`: effects of benchmarks, kept at the
 //!   authority; `errands`: requests of benchmarks to nodes;

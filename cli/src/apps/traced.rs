@@ -1,19 +1,19 @@
-//! Operations of a stored transaction, as sent to the application that called it, which writes
-//! histories. They travel as part of the result, so the record of a call with an id holds them as
-//! well, and a later question for its outcome returns the same. There is not much room there, and
-//! most rows that are read are written as well, so each row is named once.
+//! Operations of a stored transaction, as sent to the calling application, which writes histories.
+//! The operations travel as part of the result. So the record of a call with an id holds them as
+//! well, and a later lookup of the outcome returns them too. Space in the record is limited, and
+//! most rows read are also written, so each row is named once.
 
 use lotus::{PrimaryKey, TableId};
 use lotus_benchmarks::history::{Access, Operation};
 use lotus_fabric::ids::TxnId;
 use serde::{Deserialize, Serialize};
 
-/// The result of a transaction of a workload.
+/// Result of a transaction of a workload.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Traced {
     /// Change of the balance.
     pub effect: i64,
-    /// The attempt that has committed.
+    /// The committed attempt.
     txn: u64,
     rows: Vec<Row>,
     steps: Vec<Step>,
@@ -29,19 +29,19 @@ struct Row {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Step {
     access: Access,
-    /// Index of its row in `rows`.
+    /// Index of the operation's row in `rows`.
     row: u32,
-    /// Attempt that wrote the version read, if one did. Versions written are the attempt's own.
+    /// Attempt that wrote the version read, if any. Versions written belong to this attempt.
     writer: Option<u64>,
 }
 
-/// The value that was received is not the result of a transaction.
+/// The received value is not the result of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a transaction's operations make no sense")]
 pub struct Nonsense;
 
 impl Traced {
-    /// Result of the attempt `txn`, which did `operations`.
+    /// Result of the attempt `txn`, with its `operations`.
     pub fn new(effect: i64, txn: TxnId, operations: &[Operation]) -> Self {
         let mut rows: Vec<Row> = Vec::new();
         let step = |operation: &Operation| {

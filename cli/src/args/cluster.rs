@@ -46,8 +46,8 @@ pub enum ClusterTask {
         #[arg(long)]
         json: bool,
     },
-    /// Ends the nodes that were started on this host; takes a snapshot first where the file names a
-    /// directory for that.
+    /// Ends the nodes that were started on this host; takes a snapshot first if the file names a
+    /// directory for snapshots.
     Down {
         #[command(flatten)]
         place: ClusterPlace,
@@ -58,16 +58,16 @@ pub enum ClusterTask {
         /// Takes no snapshot: what was committed since the last one is lost with the cluster.
         #[arg(long)]
         no_snapshot: bool,
-        /// The same, and needed where the file names no directory for snapshots: all data is lost
-        /// with the cluster.
+        /// As --no-snapshot, and needed where the file names no directory for snapshots: all data
+        /// is lost with the cluster.
         #[arg(long)]
         discard: bool,
         /// Declares, with etcd, that compute nodes of other hosts that do not answer have ended, so
         /// that the life of the cluster ends there. A node that does answer keeps it going.
         #[arg(long)]
         others_have_ended: bool,
-        /// Ends the nodes of this host even if others that serve lose the only authority with them,
-        /// or the last copies of some rows.
+        /// Ends the nodes of this host even if serving nodes of other hosts then lose the only
+        /// authority, or the last copies of some rows.
         #[arg(long)]
         force: bool,
     },
@@ -95,7 +95,7 @@ pub struct ClusterMatrixArgs {
 pub struct ChaosArgs {
     #[command(flatten)]
     pub place: ClusterPlace,
-    /// Schedule of faults: a file, or random for one drawn from the seed.
+    /// Schedule of faults: a file, or random for a schedule drawn from the seed.
     #[arg(long, value_name = "FILE|random")]
     pub schedule: PathBuf,
     /// Duration of the load, in seconds.
@@ -108,15 +108,15 @@ pub struct ChaosArgs {
     /// there [default: about once a minute; 0 where the cluster's file has no snapshots].
     #[arg(long, value_name = "N")]
     pub restores: Option<usize>,
-    /// The workload; the cluster must be loaded with it [default: the one that it is loaded with].
+    /// The workload; the cluster must be loaded with it [default: the loaded workload].
     #[arg(long, value_name = "NAME", value_parser = ["kvs", "smallbank", "tatp", "tpcc"])]
     pub workload: Option<String>,
     /// Runs each node in a network namespace, NAME-mn-0 and so on, whose cables can be pulled at
     /// NAME-switch, and single paths between two be cut (scripts/cables.sh makes them).
     #[arg(long, value_name = "NAME")]
     pub namespaces: Option<String>,
-    /// Applications that ask for more than their share beside those that call: one never reads,
-    /// one reads a byte a second, one sends garbage, and so on.
+    /// Hostile applications besides the callers: one never reads, one reads a byte a second, one
+    /// sends garbage, and so on.
     #[arg(long, value_name = "N", default_value_t = 6)]
     pub hostile: usize,
     /// Writes what every call read and wrote to a file, for lotus check; calls are fewer then.
@@ -153,10 +153,10 @@ pub struct ShardsArgs {
 pub enum ShardsTask {
     /// Moves shards to a compute node while transactions run.
     Move {
-        /// Shards: 7, or 0-63, or 0-4094/2 for every second one, or a list of these.
+        /// Shards: 7, or 0-63, or 0-4094/2 for every second shard, or a list of these.
         #[arg(value_name = "SHARD|RANGE")]
         shards: String,
-        /// The compute node that gets them.
+        /// The new owner.
         #[arg(long, value_name = "N", value_parser = compute_node)]
         to: u16,
     },

@@ -1,7 +1,7 @@
-//! Flags that all workloads of `lotus bench` have: the cluster, the load, and the results.
+//! Flags common to all workloads of `lotus bench`: the cluster, the load, and the results.
 //!
-//! Flags that are wrong only together are refused by [`CommonArgs::check`], and so is a fabric that
-//! this build does not have.
+//! [`CommonArgs::check`] refuses combinations of flags that are invalid only together, and a fabric
+//! that this build does not have.
 
 use std::path::PathBuf;
 
@@ -18,11 +18,11 @@ use super::values::{
     count, lock_table_bytes, memory_bytes, one_of, positive_secs, rate, run_secs, secs, warmup_secs,
 };
 
-/// Coroutines that serve applications on each coordinator beside those that run their calls: one
-/// for an interactive transaction and one for the engine's errands.
+/// Coroutines that serve applications on each coordinator besides the coroutines that run their
+/// calls: one for an interactive transaction and one for the engine's errands.
 pub const SPARE_COROUTINES: usize = 2;
 
-/// Most coroutines on one compute node: they are numbered in ten bits.
+/// Maximum number of coroutines on one compute node: coroutine numbers have ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;
 /// Default profile of a simulated cluster: the testbed of LOTUS.
 const DEFAULT_PROFILE: &str = "cx3-56g";
@@ -30,8 +30,8 @@ const DEFAULT_PROFILE: &str = "cx3-56g";
 /// Use of the machine's RDMA devices.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Args)]
 pub struct RdmaArgs {
-    /// RDMA devices, with the port behind a colon if it is not the first; nodes are dealt out to
-    /// them in turn, memory nodes first [default: all with an active port].
+    /// RDMA devices, with the port behind a colon if it is not the first; nodes are assigned to the
+    /// devices in turn, memory nodes first [default: all devices with an active port].
     #[arg(long, value_name = "NAME[:PORT]", value_delimiter = ',')]
     pub rdma_devices: Vec<String>,
     /// Entry of the ports' tables of addresses [default: the first of RoCE version 2].
@@ -82,7 +82,7 @@ pub struct CommonArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(conflicts_with_all = ["warmup", "rate"])]
     pub txns: Option<u64>,
-    /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
+    /// Warm-up before the counted time, in seconds [default: a tenth of --secs, at most 1].
     #[arg(long, value_name = "SECONDS", value_parser = secs)]
     pub warmup: Option<f64>,
     /// Transactions a second in an open loop [default: a closed loop].
@@ -96,7 +96,8 @@ pub struct CommonArgs {
     /// Seed of all randomness.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Runs it so often, with this seed and the next ones, and shows medians and quartiles.
+    /// Runs the benchmark this often, with this seed and the next ones, and shows medians and
+    /// quartiles.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
@@ -121,7 +122,8 @@ pub struct CommonArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(..=1 << 30))]
     pub vt_cache: u32,
     /// Whether compute nodes know the places of all loaded rows at the start (warm), or learn them
-    /// (cold). Each thread of the other engines learns its own (per-thread), unless it knows all.
+    /// (cold). Each thread of the other engines learns places of its own (per-thread), unless warm
+    /// is given.
     #[arg(long, default_value = "cold", value_parser = one_of(ADDRESS_CACHES))]
     pub address_cache: AddressCache,
     /// Whether shards follow the application's keys or a hash.
@@ -169,7 +171,7 @@ pub struct CommonArgs {
     /// Memory limit of each memory node, in bytes [default: as much as is needed].
     #[arg(long, value_name = "BYTES", value_parser = memory_bytes)]
     pub memory_limit: Option<u64>,
-    /// Whether all data is checked afterwards.
+    /// Whether all data is checked after the run.
     #[arg(long, default_value = "yes", value_parser = one_of(YES_NO))]
     #[arg(action = clap::ArgAction::Set)]
     pub audit: bool,
@@ -185,8 +187,7 @@ pub struct CommonArgs {
     /// Shows no progress: the caller shows its own.
     #[arg(skip)]
     pub quiet: bool,
-    /// Serves what happens while it runs at a socket, for lotus top: a line of JSON four times a
-    /// second.
+    /// Serves the run's progress at a socket, for lotus top: a line of JSON four times a second.
     #[arg(long, value_name = "SOCKET")]
     pub live: Option<PathBuf>,
     /// Names of the flags on the command line.
@@ -194,8 +195,8 @@ pub struct CommonArgs {
     pub(super) given: Vec<String>,
 }
 
-/// Flags allowed for a benchmark of a running cluster. All else is given by the cluster's file and
-/// by the data that it was loaded with.
+/// Flags allowed for a benchmark of a running cluster. The cluster's file and its loaded data
+/// determine everything else.
 const OF_RUNNING_CLUSTERS: &[&str] = &[
     "cluster",
     "secs",
@@ -244,7 +245,7 @@ const LOCKS_AND_BOUND: &[(&str, Locks)] = &[
     ("declock", Locks::Declock),
     ("ideal-rdma", Locks::IdealRdma),
 ];
-/// Locks of transactions by their names: all but the last.
+/// Locks of transactions by their names: `LOCKS_AND_BOUND` without its last entry.
 pub const LOCKS: &[(&str, Locks)] = LOCKS_AND_BOUND.split_at(LOCKS_AND_BOUND.len() - 1).0;
 const LOCK_WAITS: &[(&str, LockWait)] = &[("ordered", LockWait::Ordered), ("none", LockWait::None)];
 const TIMESTAMPS: &[(&str, Timestamps)] =
@@ -262,7 +263,7 @@ impl CommonArgs {
         run_secs(self.secs, 10.0, self.txns)
     }
 
-    /// Checks for flags that are wrong only together; the error says what is wrong.
+    /// Checks for flags that are invalid only together; the error names the conflict.
     pub fn check(&self) -> Result<(), String> {
         if self.replicas > self.mns {
             return Err(format!(
@@ -270,8 +271,8 @@ impl CommonArgs {
                 self.replicas, self.mns
             ));
         }
-        // An open loop's pacer takes a place beside the coroutines of its coordinator, and so does
-        // the task that moves shards.
+        // The pacer of an open loop takes one coroutine slot of its coordinator, and so does the
+        // task that moves shards.
         let helpers = usize::from(self.rate.is_some()) + usize::from(self.move_shards.is_some());
         let per_cn = self.threads * (self.coroutines + helpers);
         if per_cn > MAX_COROUTINES_PER_CN {
@@ -395,7 +396,7 @@ impl CommonArgs {
         (self.fabric == Fabric::Sim).then(|| self.profile.clone().unwrap_or_else(default))
     }
 
-    /// Options for the harness.
+    /// Converts the flags to options of the harness.
     pub fn options(&self) -> Options {
         Options {
             cluster: ClusterConfig {

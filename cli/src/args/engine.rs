@@ -1,4 +1,4 @@
-//! The engine under test, and what engines other than Lotus can do.
+//! The engine under test, and the features of engines other than Lotus.
 
 use clap::Args;
 use lotus_benchmarks::config::{
@@ -16,7 +16,7 @@ const RECORD_STORES: &[(&str, RecordStore)] =
 const COMMITS: &[(&str, CommitSteps)] =
     &[("at-once", CommitSteps::AtOnce), ("log-and-visible", CommitSteps::LogAndVisible)];
 
-/// Flags that other engines have no use for.
+/// Flags for Lotus only.
 const OF_LOTUS: &[&str] = &[
     "cluster",
     "through-client",
@@ -37,7 +37,7 @@ const OF_LOTUS: &[&str] = &[
     "memory-limit",
     "floor",
 ];
-/// Flags that Lotus has no use for.
+/// Flags for engines other than Lotus.
 const OF_OTHERS: &[&str] = &[
     "placement",
     "as-published",
@@ -48,9 +48,9 @@ const OF_OTHERS: &[&str] = &[
     "item-bytes",
     "flush",
 ];
-/// Flags that FORD has no use for.
+/// Flags that FORD does not support.
 const NOT_OF_FORD: &[&str] = &["isolation", "versions", "loaded-deltas", "record-store", "commit"];
-/// Flags that only FORD has a use for.
+/// Flags for FORD only.
 const OF_FORD: &[&str] = &["item-bytes", "flush"];
 
 /// Engine under test.
@@ -64,38 +64,38 @@ pub struct EngineArgs {
     /// for lotus).
     #[arg(long, default_value = "table", value_parser = one_of(PRIMARIES))]
     pub placement: Primaries,
-    /// Leaves the faults of the published program in: locks of others freed by aborts, reads and
-    /// validation that heed no locks (not for lotus).
+    /// Keeps the faults of the published program: aborts free locks of other transactions, and
+    /// reads and validation ignore locks (not for lotus).
     #[arg(long)]
     pub as_published: bool,
     /// Takes no locks, and loses updates: to measure what locks cost. Needs --audit no (not for
     /// lotus).
     #[arg(long)]
     pub unlocked: bool,
-    /// Loads rows with room for the deltas of their versions, as rows that were updated before have
-    /// it (for motor).
+    /// Loads rows with room for the deltas of their versions, as in rows that have been updated
+    /// (for motor).
     #[arg(long)]
     pub loaded_deltas: bool,
     /// Whether a row has its newest value and deltas of other versions, as published, or a full
     /// record for each version, as Lotus has (for motor).
     #[arg(long, default_value = "deltas", value_parser = one_of(RECORD_STORES))]
     pub record_store: RecordStore,
-    /// Whether commits write all at once and await nothing, as published, or have a log and a
-    /// visible step, as those of Lotus. The latter needs --record-store full (for motor).
+    /// Whether commits write everything at once and await nothing, as published, or have a log step
+    /// and a visible step, as in Lotus. The latter needs --record-store full (for motor).
     #[arg(long, default_value = "at-once", value_parser = one_of(COMMITS))]
     pub commit: CommitSteps,
-    /// Least bytes of an item, key and value with their header (for ford) [default: as many as the
-    /// longest value of the workload needs; its own program has 720].
+    /// Minimum bytes of an item, key and value with their header (for ford) [default: as many as
+    /// the longest value of the workload needs; FORD's own program has 720].
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u16).range(..=16 << 10))]
     pub item_bytes: u16,
-    /// Lets commits read back what they have written to backups (for ford).
+    /// Commits read back their writes to backups (for ford).
     #[arg(long)]
     pub flush: bool,
 }
 
 impl EngineArgs {
-    /// Refuses flags and fabrics that the engine cannot do.
+    /// Refuses flags and fabrics that the engine does not support.
     pub(super) fn check(
         &self,
         (fabric, audit): (Fabric, bool),
@@ -131,7 +131,7 @@ impl EngineArgs {
         }
     }
 
-    /// Refuses steps from Motor to Lotus that need another one before them.
+    /// Refuses steps from Motor to Lotus that require an earlier step.
     fn check_steps(&self) -> Result<(), String> {
         match (self.record_store, self.commit) {
             (RecordStore::Deltas, CommitSteps::LogAndVisible) => {
@@ -144,7 +144,7 @@ impl EngineArgs {
         }
     }
 
-    /// Refuses a cache of addresses that the engine does not have.
+    /// Refuses an address cache that the engine does not have.
     pub(super) fn check_addresses(
         &self,
         cache: AddressCache,
@@ -166,7 +166,7 @@ impl EngineArgs {
         }
     }
 
-    /// The cache of addresses that the engine gets.
+    /// Returns the address cache that the engine uses.
     pub(super) fn addresses(&self, cache: AddressCache) -> AddressCache {
         match (self.engine, cache) {
             (Engine::Motor | Engine::Ford, AddressCache::Cold) => AddressCache::PerThread,

@@ -26,8 +26,8 @@ pub struct LockTraceArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub warehouses: u32,
-    /// tpcc: a lock for each row, of tables that are smaller by this divisor; 1 is the whole
-    /// warehouse [default: 121 locks for each warehouse].
+    /// tpcc: a lock for each row, with tables smaller by this divisor; 1 is the whole warehouse
+    /// [default: 121 locks for each warehouse].
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub row_locks: Option<u32>,
@@ -35,21 +35,21 @@ pub struct LockTraceArgs {
     /// lock for its customers [default: no such transactions].
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub scans: Option<f64>,
-    /// Time for which those execute, in microseconds.
+    /// Execution time of a transaction of --scans, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=60_000_000))]
     pub scan_us: u64,
     /// Memory nodes, which share the locks.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(60))]
     pub mns: usize,
-    /// Takes the locks of a transaction in ascending order, not in that of the trace.
+    /// Takes the locks of a transaction in ascending order, not in the order of the trace.
     #[arg(long)]
     pub sorted: bool,
     /// Time for which a transaction executes once it has its locks, in microseconds [default: 2.8
     /// of tatp, 7 of tpcc, 0 of a file].
     #[arg(long, value_name = "N", value_parser = micros)]
     pub exec_us: Option<f64>,
-    /// A lane executes one transaction at a time, as a core does that waits actively.
+    /// A lane executes one transaction at a time, like a core that waits actively.
     #[arg(long)]
     pub busy: bool,
     /// Time after which an acquisition is given up, and its transaction begun again, in

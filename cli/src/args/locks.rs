@@ -26,22 +26,22 @@ const PREFERENCES: &[(&str, Preference)] =
 #[derive(Clone, Debug, Args)]
 pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock,
-    /// shiftlock-wide, declock. For lotus bench locks, lock-trace and bank also locks that servers
-    /// keep: srvlock, parlock, parlock-local (each node keeps a block), rpc, traditional,
-    /// traditional-ro, netlock, redlock; and those that a switch grants: fisslock, fisslock-local
-    /// (each machine is the home of a block), or fisslock+parlock, for more locks than a switch has
-    /// room for.
+    /// shiftlock-wide, declock. For lotus bench locks, lock-trace and bank also locks kept by
+    /// servers: srvlock, parlock, parlock-local (each node keeps a block), rpc, traditional,
+    /// traditional-ro, netlock, redlock; and locks granted by a switch: fisslock, fisslock-local
+    /// (each machine is the home of a block), or fisslock+parlock, for more locks than fit in a
+    /// switch.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
     pub lock: LockName,
-    /// Real servers of Redis for redlock, by their addresses; a lock is held on a majority of them.
-    /// On every fabric but sim [default: a node that acts as one].
+    /// Addresses of real Redis servers for redlock; a lock is held on a majority of the servers. On
+    /// every fabric but sim [default: a node that acts as one server].
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', value_parser = address)]
     pub redis: Vec<SocketAddr>,
     /// Time to live of the keys of redlock, in milliseconds [default: 10000, or 10 in a bank].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(5..=600_000))]
     pub ttl_ms: Option<u64>,
-    /// Requests that fisslock and fisslock-local prefer: readers join those that hold a lock
-    /// although a writer waits, for 100 us; or writers, whom no reader passes [default: readers].
+    /// Requests that fisslock and fisslock-local prefer: readers, which join the holders of a lock
+    /// although a writer waits, for 100 us; or writers, which no reader passes [default: readers].
     #[arg(long, value_name = "readers|writers", value_parser = one_of(PREFERENCES))]
     pub prefer: Option<Preference>,
     /// Racks of fisslock and fisslock-local, each with a switch that has a part of the locks, and
@@ -62,7 +62,7 @@ pub struct SystemArgs {
     /// Writers of cas-rw release by compare-and-swap.
     #[arg(long)]
     pub release_by_swap: bool,
-    /// dslr: time between two looks for each ticket ahead, in microseconds; 0 looks all the time.
+    /// dslr: time between two looks for each ticket ahead, in microseconds; 0 for no pause.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub poll_us: u64,
     /// dslr and dslr+ as published: term of a lease, in microseconds.
@@ -97,7 +97,8 @@ pub struct LockRunArgs {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub cn_cn_ns: Option<u64>,
-    /// Loses the last compute node so long after the clients have begun, in milliseconds; on sim.
+    /// Loses the last compute node this long after the start of the clients, in milliseconds; on
+    /// sim.
     #[arg(long, value_name = "N", value_parser = millis)]
     pub lose_ms: Option<f64>,
     /// Compute nodes.
@@ -112,12 +113,12 @@ pub struct LockRunArgs {
     /// Time in which requests count, in seconds [default: 5; 86400 with --ops].
     #[arg(long, value_name = "SECONDS", value_parser = positive_secs)]
     pub secs: Option<f64>,
-    /// Ends the run when about so many operations (of traces and banks: transactions) are done:
-    /// each lane does an equal share. There is no warm-up, and --secs is a bound.
+    /// Ends the run after about this many operations (of traces and banks: transactions): each lane
+    /// does an equal share. There is no warm-up, and --secs is a bound.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(conflicts_with = "warmup")]
     pub ops: Option<u64>,
-    /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
+    /// Warm-up before the counted time, in seconds [default: a tenth of --secs, at most 1].
     #[arg(long, value_name = "SECONDS", value_parser = secs)]
     pub warmup: Option<f64>,
     /// Seed of all randomness.
@@ -132,8 +133,7 @@ pub struct LockRunArgs {
     /// Shows no progress: the caller shows its own.
     #[arg(skip)]
     pub quiet: bool,
-    /// Serves what happens while it runs at a socket, for lotus top: a line of JSON four times a
-    /// second.
+    /// Serves the run's progress at a socket, for lotus top: a line of JSON four times a second.
     #[arg(long, value_name = "SOCKET")]
     pub live: Option<PathBuf>,
 }
@@ -150,7 +150,7 @@ pub struct LocksArgs {
     /// Skew of the locks' popularity; 0 is uniform.
     #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = skew)]
     pub zipf: f64,
-    /// Locks that are hot at a time, instead of that skew; the others are as popular as each other.
+    /// Number of hot locks at a time, instead of that skew; all other locks are equally popular.
     #[arg(long, value_name = "N", conflicts_with = "zipf")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub hot_locks: Option<u64>,
@@ -171,7 +171,7 @@ pub struct LocksArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=1000))]
     pub critical_section: u32,
-    /// Bytes of each of them; a multiple of 8.
+    /// Bytes of each verb; a multiple of 8.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = object_bytes)]
     pub object_bytes: u64,
     /// Time after which a request is given up, in microseconds [default: never].
@@ -181,20 +181,21 @@ pub struct LocksArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub think_us: u64,
     /// Share of holders that fail, and release nothing; dslr, dslr+, shiftlock and shiftlock-wide
-    /// as published go on.
+    /// as published continue.
     #[arg(long, value_name = "RATIO", default_value_t = 0.0, value_parser = ratio)]
     pub failing: f64,
     /// Share of requests that read for long.
     #[arg(long, value_name = "RATIO", default_value_t = 0.0, value_parser = ratio)]
     pub long_reads: f64,
-    /// Time for which those hold the lock, in microseconds.
+    /// Time for which long reads hold the lock, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub long_us: u64,
-    /// Locks, the last ones, that clients take when they begin, and hold to the end; they ask for
-    /// the others. Of locks that servers keep or a switch grants, without an audit.
+    /// Number of locks, from the end, that clients acquire at the start and hold to the end;
+    /// requests are for the other locks. For locks kept by servers or granted by a switch, without
+    /// an audit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub held_locks: u64,
-    /// Lease terms that those ask for.
+    /// Lease terms that long reads ask for.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub long_terms: u16,
@@ -213,14 +214,15 @@ impl LockRunArgs {
         warmup_secs(self.warmup, self.secs(), self.ops)
     }
 
-    /// Time after the clients have begun at which the last compute node is lost, if it is.
+    /// Time from the start of the clients to the loss of the last compute node; `None` without a
+    /// loss.
     pub fn loses(&self) -> Option<Duration> {
         self.lose_ms.map(|millis| Duration::from_secs_f64(millis / 1000.0))
     }
 }
 
-/// What DecLock's object stores have of a trace of Twitter's caches (Fig. 17): bytes of an object,
-/// rounded up to words, and share of gets.
+/// Parameters of a trace of Twitter's caches in DecLock's object stores (Fig. 17): bytes of an
+/// object, rounded up to words, and share of gets.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Trace {
     pub bytes: u64,
@@ -255,7 +257,8 @@ pub struct ObjectsArgs {
     pub run: LockRunArgs,
 }
 
-/// Address of a server. Of a name that has several the first is taken, of IPv4 if there is one.
+/// Parses a server's address. If a name has several addresses, the first IPv4 address is taken,
+/// otherwise the first address.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let wrong = |error| format!("no address of a server, as 127.0.0.1:6379 is: {error}");
     let found: Vec<_> = text.to_socket_addrs().map_err(wrong)?.collect();
@@ -263,7 +266,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     found.copied().ok_or_else(|| "the name has no address".to_owned())
 }
 
-/// Entries of a queue of `declock`.
+/// Parses the number of entries of a queue of `declock`.
 fn queue_entries(text: &str) -> Result<u32, String> {
     let entries = text.parse().map_err(|_| "not a number".to_owned())?;
     let (least, most) = (DeclockFields::MIN_CAPACITY, DeclockFields::MAX_CAPACITY);
@@ -273,7 +276,7 @@ fn queue_entries(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Bytes of a verb: whole words, and no more than one verb moves.
+/// Parses the size of a verb: whole words, at most the maximum of one verb.
 fn object_bytes(text: &str) -> Result<u64, String> {
     const MOST: u64 = 16 << 10;
     let bytes: u64 = text.parse().map_err(|_| "not a number".to_owned())?;

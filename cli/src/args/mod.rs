@@ -1,7 +1,7 @@
 //! The command line: every flag with its range and default (DESIGN §10).
 //!
-//! A flag that is wrong by itself is refused by clap through the parsers below; flags that are
-//! wrong only together are refused by [`CommonArgs::check`].
+//! clap refuses a flag that is invalid by itself, through the parsers below; [`CommonArgs::check`]
+//! refuses flags that are invalid only together.
 
 mod bank;
 #[cfg(feature = "tcp")]
@@ -58,7 +58,7 @@ impl Cli {
         Self::of(Self::command().try_get_matches()?)
     }
 
-    /// Reads a command line as it is typed.
+    /// Parses a command line given as text.
     ///
     /// # Errors
     /// As [`Cli::read`].
@@ -79,7 +79,7 @@ impl Cli {
     }
 }
 
-/// Names of the flags that the command line contains.
+/// Names of the flags present on the command line.
 fn given(flags: &ArgMatches) -> Vec<String> {
     let is_given = |id: &&clap::Id| {
         // Groups have no source.
@@ -100,7 +100,7 @@ pub enum Command {
     /// Runs the whole cluster on virtual time, with faults, and checks its invariants.
     #[command(arg_required_else_help = true)]
     Sim(SimArgs),
-    /// Runs experiments of the papers in simulation, and sets them beside what was published.
+    /// Runs experiments of the papers in simulation, and compares them with the published results.
     #[command(arg_required_else_help = true)]
     Figures(FiguresArgs),
     /// Shows a running cluster or benchmark in the terminal, as it goes on.
@@ -170,8 +170,8 @@ pub enum FiguresTask {
     List,
     /// Runs experiments, one after the other. Each takes minutes.
     Run(FiguresRunArgs),
-    /// Writes one HTML page about all experiments; measures what is missing, and goes on where an
-    /// earlier run was interrupted.
+    /// Writes one HTML page about all experiments; measures missing points, and continues an
+    /// interrupted run.
     Report(FiguresReportArgs),
 }
 
@@ -186,7 +186,7 @@ pub struct FiguresReportArgs {
     /// Measures each point for a moment, and sweeps at three loads, to take a minute or so.
     #[arg(long)]
     pub short: bool,
-    /// Measures all points anew, whichever program measured those in the folder.
+    /// Measures all points anew, whichever program measured the points in the folder.
     #[arg(long)]
     pub again: bool,
     /// Points measured at a time; some of full length take 6 GB of memory [default: one for each
@@ -247,7 +247,7 @@ pub struct MatrixArgs {
     /// Every coordinate, not one for each point.
     #[arg(long)]
     pub all: bool,
-    /// Coordinates of one point, or a single one, by the names in the table.
+    /// Coordinates of one point, or a single coordinate, by the names in the table.
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
     /// Writes the scenario of the one coordinate, and does not run it.
@@ -265,11 +265,12 @@ pub struct MatrixArgs {
 #[cfg(feature = "sabotage")]
 #[derive(Debug, Args)]
 pub struct SabotageArgs {
-    /// Seeds after which a rule is given up, and which a sound engine must survive.
+    /// Seeds after which the hunt for a rule is given up, and which a sound engine must survive.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub seeds: u64,
-    /// Seeds of each scenario in the control, in which nothing is broken, if its rules took fewer.
+    /// Seeds of each scenario in the control, in which nothing is broken, if the scenario's rules
+    /// took fewer.
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub control: Option<u64>,
@@ -314,8 +315,8 @@ pub struct SimLocksArgs {
     /// One lock system alone [default: each seed's own].
     #[arg(long, value_name = "NAME", conflicts_with = "scenario")]
     pub lock: Option<LockName>,
-    /// A named scenario, each of them in turn (all), or a list of them (list) [default: one of each
-    /// seed's own].
+    /// A named scenario, each scenario in turn (all), or a list of scenarios (list) [default: one
+    /// of each seed's own].
     #[arg(long, value_name = "NAME|all|list")]
     pub scenario: Option<String>,
     /// Locks as published, which fail in many scenarios.
@@ -340,7 +341,7 @@ pub struct SimReplayArgs {
 
 #[derive(Debug, Args)]
 pub struct ScenarioArgs {
-    /// A named scenario, all of them in turn (all), or a file [default: one of each seed's own].
+    /// A named scenario, all scenarios in turn (all), or a file [default: one of each seed's own].
     #[arg(long, value_name = "NAME|all|FILE")]
     pub scenario: Option<String>,
     /// Locks of all seeds: lock tables on the compute nodes, or words of the memory nodes
@@ -376,7 +377,7 @@ pub enum BenchTask {
     Objects(ObjectsArgs),
     /// A tree on memory nodes under their locks, as Sherman has it: searches and updates.
     Tree(TreeArgs),
-    /// Transactions of TATP, TPC-C or a file, as the locks that they take, under two-phase locking.
+    /// Locks of the transactions of TATP, TPC-C or a file, under two-phase locking.
     LockTrace(LockTraceArgs),
     /// A bank whose balances are at a server, under the locks of its accounts.
     Bank(BankArgs),
@@ -404,7 +405,7 @@ pub enum WorkloadArgs {
 }
 
 impl BenchArgs {
-    /// The flags that every workload has.
+    /// The flags common to all workloads.
     pub fn common(&self) -> &CommonArgs {
         self.workload.common()
     }
@@ -422,7 +423,7 @@ impl WorkloadArgs {
         }
     }
 
-    /// The flags that every workload has.
+    /// The flags common to all workloads.
     pub fn common_mut(&mut self) -> &mut CommonArgs {
         match self {
             Self::Kvs(args) => &mut args.common,
@@ -433,7 +434,7 @@ impl WorkloadArgs {
         }
     }
 
-    /// The flags that every workload has.
+    /// The flags common to all workloads.
     pub fn common(&self) -> &CommonArgs {
         match self {
             Self::Kvs(args) => &args.common,

@@ -1,5 +1,5 @@
-//! Arguments of the commands for the data of a running cluster: `lotus tables`, `get`, `put`, `del`
-//! and `scan`.
+//! Arguments of the data commands for a running cluster: `lotus tables`, `get`, `put`, `del` and
+//! `scan`.
 
 use clap::{Args, ValueEnum};
 use lotus_node::command_line::ClusterPlace;
@@ -89,7 +89,8 @@ pub struct ScanArgs {
     /// The table.
     #[arg(value_name = "TABLE")]
     pub table: String,
-    /// Most rows to show: the first ones of an ordered table, any of others.
+    /// Maximum number of rows to show: the first rows of an ordered table, arbitrary rows of other
+    /// tables.
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     #[command(flatten)]
@@ -112,7 +113,7 @@ pub struct RangeArgs {
     /// Shows rows up to this key, and not the row of the key itself.
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     pub until: Option<String>,
-    /// Shows rows whose keys begin with this one.
+    /// Shows rows whose keys begin with this prefix.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "until"])]
     #[arg(allow_negative_numbers = true)]
     pub prefix: Option<String>,
@@ -150,7 +151,7 @@ impl FormatArgs {
 /// Form of keys or values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Format {
-    /// By what it looks like.
+    /// Chosen by the look of the text.
     Auto,
     /// Text.
     Text,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-/// Permitted seconds between two looks.
+/// Permitted range of the interval between two polls, in seconds.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=60.0;
 
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ pub struct TopArgs {
     pub interval: Duration,
 }
 
-/// Parses the time between two looks.
+/// Parses the interval between two polls.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     let (least, most) = (SECONDS.start(), SECONDS.end());

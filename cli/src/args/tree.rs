@@ -11,11 +11,11 @@ use super::values::{ratio, skew};
 pub struct TreeArgs {
     #[command(flatten)]
     pub system: SystemArgs,
-    /// Keys that are drawn.
+    /// Number of keys to draw from.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=TreeLoad::MAX_KEYS))]
     pub keys: u64,
-    /// Share of them that the tree has at the beginning; each other is added by its first update.
+    /// Share of the keys in the tree at the start; every other key is added by its first update.
     #[arg(long, value_name = "RATIO", default_value_t = 0.8, value_parser = ratio)]
     pub loaded: f64,
     /// Skew of the keys' popularity; 0 is uniform.

@@ -1,13 +1,13 @@
-//! Single values on the command line: their syntax, and the range that each must keep to.
+//! Parsers of single command-line values: syntax and permitted range.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-/// The longest run, in seconds.
+/// Maximum length of a run, in seconds.
 const MAX_SECS: f64 = 86_400.0;
 const KIB: u64 = 1 << 10;
 const GIB: u64 = 1 << 30;
 
-/// Parses one of several names.
+/// Parses a name from a list of names.
 pub fn one_of<T: Copy + Send + Sync + 'static>(
     values: &'static [(&'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
@@ -17,7 +17,7 @@ pub fn one_of<T: Copy + Send + Sync + 'static>(
     })
 }
 
-/// Parses a count from one to `most`.
+/// Parses a count between one and `most`.
 pub fn count(most: u16) -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u16).range(1..=i64::from(most)).map(usize::from)
 }
@@ -46,14 +46,14 @@ pub fn secs(text: &str) -> Result<f64, String> {
     within(text, |secs| (0.0..=MAX_SECS).contains(&secs), "between 0 and 86400 seconds")
 }
 
-/// Length of a run in seconds, as given or by default; so long as it may be where a number of
-/// operations ends it.
+/// Length of a run in seconds, as given or by default; the maximum where a number of operations
+/// ends the run.
 pub fn run_secs(given: Option<f64>, default: f64, operations: Option<u64>) -> f64 {
     let longest = if operations.is_some() { MAX_SECS } else { default };
     given.unwrap_or(longest)
 }
 
-/// Length of a warm-up in seconds, as given or by default; none where a number of operations ends
+/// Length of a warm-up in seconds, as given or by default; zero where a number of operations ends
 /// the run.
 pub fn warmup_secs(given: Option<f64>, run_secs: f64, operations: Option<u64>) -> f64 {
     let default = if operations.is_some() { 0.0 } else { (run_secs / 10.0).min(1.0) };
@@ -71,7 +71,7 @@ pub fn positive_secs(text: &str) -> Result<f64, String> {
     within(text, allowed, "more than 0 and at most 86400 seconds")
 }
 
-/// Parses a time in milliseconds, as far as a virtual clock is run.
+/// Parses a time in milliseconds, up to the maximum of a virtual clock.
 pub fn millis(text: &str) -> Result<f64, String> {
     let allowed = |millis| (0.0..=MAX_SECS * 1000.0).contains(&millis);
     within(text, allowed, "0 to 86400000 milliseconds")
@@ -93,7 +93,7 @@ pub fn memory_bytes(text: &str) -> Result<u64, String> {
     bytes(text, KIB * KIB..=KIB * GIB, "between 1 MiB and 1 TiB")
 }
 
-/// Parses a number of bytes, perhaps followed by a unit: K, M or G, each 1,024 times the last.
+/// Parses a number of bytes with an optional unit: K, M or G, each 1,024 times the previous unit.
 fn bytes(
     text: &str,
     range: std::ops::RangeInclusive<u64>,

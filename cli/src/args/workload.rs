@@ -1,4 +1,4 @@
-//! Flags of each workload of `lotus bench`, besides those that all have.
+//! Flags of each workload of `lotus bench`, besides the common flags.
 
 use clap::Args;
 use lotus_benchmarks::tatp::Tatp;
@@ -73,7 +73,7 @@ pub struct TpccArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_WAREHOUSES)))]
     pub warehouses: u32,
-    /// Customers of each district, and orders that it begins with.
+    /// Customers of each district, and its number of initial orders.
     #[arg(long, value_name = "N", default_value_t = Scale::MAX_CUSTOMERS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_CUSTOMERS)))]
     pub customers_per_district: u32,
@@ -132,7 +132,7 @@ impl TpccArgs {
         Scale { warehouses, customers, items }
     }
 
-    /// The form of the access paths.
+    /// Kind of access paths.
     pub const fn paths(&self) -> Paths {
         if self.ordered { Paths::Ordered } else { Paths::Rows }
     }

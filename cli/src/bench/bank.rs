@@ -51,7 +51,7 @@ impl Load for BankLoad {
     }
 }
 
-/// Runs the bank and shows what came of it.
+/// Runs the bank and shows the result.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
@@ -67,10 +67,10 @@ pub fn run(args: &BankArgs) -> Result<Verdict, Failure> {
     Ok(verdict(outcome.findings.as_ref()))
 }
 
-/// Refuses flags that make no sense together.
+/// Refuses conflicting flags.
 ///
 /// # Errors
-/// [`Failure::Arguments`] with a sentence that says which.
+/// [`Failure::Arguments`] with a sentence that names the conflict.
 pub fn check(args: &BankArgs) -> Result<(), Failure> {
     let checked = load(args).and_then(|load| {
         load.check()?;

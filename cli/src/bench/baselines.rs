@@ -16,10 +16,10 @@ use lotus_fabric::machines::Threads;
 
 use super::deploy::{refused, sim_machines};
 
-/// Runs a workload on the engine that the options name.
+/// Runs a workload on the engine named in the options.
 ///
 /// # Errors
-/// Those of the harness.
+/// The errors of the harness.
 pub(super) fn run<W: Workload>(
     config: BaselineConfig,
     workload: W,

@@ -1,5 +1,5 @@
-//! What benchmarks of lock systems share: their machines and clients, and what of their results is
-//! the same for all.
+//! Code shared by benchmarks of lock systems: machines, clients, and the common part of the
+//! results.
 
 use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
@@ -38,17 +38,17 @@ const MEMORY_NODES: usize = 1;
 /// A benchmark of a lock system.
 pub(super) trait Load {
     type Outcome;
-    /// What its clients do, as the progress bar says it.
+    /// Past tense of an operation, for the progress bar.
     const DONE: &str;
 
     fn clients(&self) -> &Clients;
 
-    /// Number of nodes that the machines must have.
+    /// Number of nodes on the machines.
     fn nodes(&self) -> u16 {
         self.clients().nodes()
     }
 
-    /// Faults that simulated machines meet.
+    /// Schedule of faults for simulated machines.
     fn schedule(&self) -> Vec<Scheduled> {
         Vec::new()
     }
@@ -62,7 +62,7 @@ pub(super) trait Load {
     ) -> Result<Self::Outcome, DeployError>;
 }
 
-/// Runs a load on the machines that the flags name.
+/// Runs a load on the machines named by the flags.
 ///
 /// # Errors
 /// [`BenchError`] if there is no result.
@@ -99,8 +99,8 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
     Ok(outcome?)
 }
 
-/// Refuses what the locks of these clients do not have, on memory nodes or at servers; `what` is to
-/// run on them.
+/// Refuses options and machines that the lock system does not support, whether its locks are on
+/// memory nodes or at servers; `what` names the load.
 pub(super) fn check_locks(
     system: &SystemArgs,
     run: &LockRunArgs,
@@ -112,7 +112,7 @@ pub(super) fn check_locks(
     }
 }
 
-/// Refuses what locks of a service do not have, and machines that it cannot have.
+/// Refuses options that a lock service does not have, and machines that it cannot run on.
 pub(super) fn check_kept(
     system: &SystemArgs,
     run: &LockRunArgs,
@@ -128,8 +128,8 @@ pub(super) fn check_kept(
     check_machines(run, what)
 }
 
-/// Refuses a fabric that cannot be had, or not for as many lanes, or that lacks what a lock system
-/// needs; `what` is to run on it.
+/// Refuses a fabric that is not available, or not for this number of lanes, or that lacks a feature
+/// the lock system needs; `what` names the load.
 pub(super) fn check_fabric(args: &LockRunArgs, what: &str, kind: Kind) -> Result<(), String> {
     check_machines(args, what)?;
     match args.fabric {
@@ -141,7 +141,7 @@ pub(super) fn check_fabric(args: &LockRunArgs, what: &str, kind: Kind) -> Result
     }
 }
 
-/// Refuses a fabric that cannot be had, or not for as many lanes; `what` is to run on it.
+/// Refuses a fabric that is not available, or not for this number of lanes; `what` names the load.
 pub(super) fn check_machines(args: &LockRunArgs, what: &str) -> Result<(), String> {
     if (args.profile.is_some() || args.cn_cn_ns.is_some()) && args.fabric != Fabric::Sim {
         return Err("only the simulated fabric has a profile".to_owned());
@@ -160,7 +160,7 @@ pub(super) fn check_machines(args: &LockRunArgs, what: &str) -> Result<(), Strin
     }
 }
 
-/// Refuses a lock system for which there are no atomics on 16 bytes.
+/// Refuses a lock system that needs 16-byte atomics on a fabric without them.
 fn fits(kind: Kind, wide_atomics: bool) -> Result<(), String> {
     let fabric = Capabilities { wide_atomics, ..Capabilities::default() };
     kind.fits(&fabric).map_err(|error| error.to_string())
@@ -172,15 +172,17 @@ fn profile(args: &LockRunArgs, kept: Option<Kept>) -> Result<Profile, DeployErro
     deploy::profile(args.profile.as_deref().unwrap_or(usual))
 }
 
-/// Core time of a Redis for two commands, a SET and the script that deletes.
+/// Core time of a Redis server for two commands, a SET and the script that deletes.
 ///
-/// Fitted on ShiftLock Figure 11: 5.56 K transactions of SmallBank a second, which more clients do
-/// not change, so that the server is busy all the time. A transaction has 1.85 locks (weights 15,
-/// 15, 15, 25, 15 and 15 of 3, 2, 1, 2, 1 and 2 locks), so 1 / (5560 * 1.85) s for each. That is
-/// more than a Redis takes in a benchmark, where nothing else asks it: the balances are there too.
+/// Fitted to ShiftLock Figure 11: 5.56 K transactions of SmallBank a second. More clients do not
+/// change the rate, so the server is always busy. A transaction has 1.85 locks (weights 15, 15, 15,
+/// 25, 15 and 15 of 3, 2, 1, 2, 1 and 2 locks), so 1 / (5560 * 1.85) s for each. A Redis server
+/// takes less in a benchmark without other requests: in this fit the server holds the balances as
+/// well.
 const REDIS_REQUEST: Duration = Duration::from_nanos(97_200);
 
-/// The clients, with the core time of those who keep their locks: nothing where time is real.
+/// The clients, with the core time of the servers that keep their locks: zero on fabrics in real
+/// time.
 pub(super) fn charged(clients: Clients, args: &LockRunArgs) -> Result<Clients, DeployError> {
     if args.fabric != Fabric::Sim || clients.kept.is_none() {
         return Ok(clients);
@@ -194,7 +196,7 @@ pub(super) fn charged(clients: Clients, args: &LockRunArgs) -> Result<Clients, D
     Ok(Clients { keeping, ..clients })
 }
 
-/// Simulated machines, which meet these faults.
+/// Simulated machines with a schedule of faults.
 fn simulated(
     args: &LockRunArgs,
     clients: &Clients,
@@ -213,8 +215,7 @@ fn simulated(
     Ok(SimMachines::new(world))
 }
 
-/// The clients that the flags name. Where they do not say how long a queue of `declock` is, it has
-/// room for all.
+/// The clients named by the flags. The default queue of `declock` has room for all of them.
 pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
     let times = DslrTimes {
         poll: Duration::from_micros(system.poll_us),
@@ -226,7 +227,7 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
     let room = requests.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
     let (kind, kept) = match system.lock {
         LockName::Words(kind) => (kind, None),
-        // It is not used.
+        // Not used.
         LockName::Kept(kept) => (Kind::Dslr, Some(kept)),
     };
     let redis = (!system.redis.is_empty()).then(|| system.redis.as_slice().into());
@@ -257,10 +258,10 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
     }
 }
 
-/// The lock system, for a benchmark that has its locks in words of memory nodes.
+/// Lock system of a benchmark whose locks must be in words of memory nodes.
 ///
 /// # Errors
-/// A sentence that says that a service keeps them.
+/// A sentence: a service keeps the locks.
 pub(super) fn in_words(system: &SystemArgs, what: &str) -> Result<Kind, String> {
     match system.lock {
         LockName::Words(kind) => Ok(kind),
@@ -270,10 +271,10 @@ pub(super) fn in_words(system: &SystemArgs, what: &str) -> Result<Kind, String> 
     }
 }
 
-/// Refuses options of lock systems with a service that has none.
+/// Refuses options that a lock service does not have.
 ///
 /// # Errors
-/// A sentence that names one.
+/// A sentence with the option's name.
 pub(super) fn refuse_options(system: &SystemArgs, kept: Kept) -> Result<(), String> {
     let times = DslrTimes::PUBLISHED;
     let changed = [
@@ -304,7 +305,7 @@ const fn preferred(preference: Preference) -> &'static str {
     }
 }
 
-/// The lock system and its clients for a person.
+/// Describes the lock system and its clients for a person.
 pub(super) fn who(clients: &Clients, run: &LockRunArgs) -> String {
     let (name, fabric, count) = (clients.name(), run.fabric.name(), clients.count());
     let name = match clients.keeping.prefer.map(preferred) {
@@ -324,7 +325,7 @@ pub(super) fn who(clients: &Clients, run: &LockRunArgs) -> String {
     }
 }
 
-/// What an audit has found.
+/// Verdict from the findings of an audit.
 pub(super) fn verdict(findings: Option<&Vec<String>>) -> Verdict {
     if findings.is_none_or(Vec::is_empty) { Verdict::Sound } else { Verdict::Unsound }
 }
@@ -333,7 +334,7 @@ pub(super) fn rate(count: u64, secs: f64) -> String {
     grouped(per_second(count, secs) as u64)
 }
 
-/// Rate of `count` in so many seconds; none of nothing.
+/// Rate of `count` in `secs` seconds; zero if `secs` is zero.
 fn per_second(count: u64, secs: f64) -> f64 {
     if secs > 0.0 { count as f64 / secs } else { 0.0 }
 }
@@ -373,7 +374,7 @@ impl Table {
         _ = writeln!(self.0, "{name:<22}{value}");
     }
 
-    /// What the operations have used.
+    /// Adds the resources used by the operations.
     pub(super) fn used(&mut self, clients: &Clients, used: &Used, operations: u64) {
         let (verbs, of) = (&used.verbs, |count| per(count, operations));
         self.line(
@@ -397,7 +398,8 @@ impl Table {
         self.line("retries", format!("{retries:.3} an acquisition"));
     }
 
-    /// What the machines did, and what the audit has found; `passed` says what it has looked at.
+    /// Adds the utilisation of the machines, and the findings of the audit; `passed` names the
+    /// properties that the audit checked.
     pub(super) fn end(
         &mut self,
         utilisation: Option<&Report>,
@@ -421,7 +423,7 @@ impl Table {
     }
 }
 
-/// What every benchmark of a lock system reports.
+/// Fields common to the reports of all lock benchmarks.
 pub(super) fn as_json(
     system: &SystemArgs,
     run: &LockRunArgs,
@@ -470,19 +472,19 @@ pub(super) fn as_json(
     })
 }
 
-/// Adds the fields of one JSON object to another one.
+/// Adds the fields of the JSON object `with` to `json`.
 pub(super) fn extend(json: &mut serde_json::Value, with: serde_json::Value) {
     if let (Some(json), serde_json::Value::Object(with)) = (json.as_object_mut(), with) {
         json.extend(with);
     }
 }
 
-/// What each node's NIC did for others; nothing unless that was simulated.
+/// Load on each node's NIC from requests of other nodes; empty unless the run was simulated.
 pub fn nodes(utilisation: Option<&Report>) -> Vec<NodeLoad> {
     utilisation.into_iter().flat_map(|used| NodeLoad::all(used, MEMORY_NODES)).collect()
 }
 
-/// The resource that bounds a simulated run, and its share.
+/// The bottleneck of a simulated run, and its share.
 pub fn busiest(report: &Report) -> String {
     report.bound().map_or_else(
         || "nothing".to_owned(),

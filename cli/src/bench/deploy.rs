@@ -1,6 +1,6 @@
-//! The cluster that a benchmark runs on.
+//! The cluster on which a benchmark runs.
 //!
-//! No other module knows which fabrics this build has.
+//! Only this module knows the fabrics of this build.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -34,24 +34,25 @@ use crate::host::sockets::Sockets;
 #[cfg(feature = "tcp")]
 use lotus_node::config::file::ClusterFile;
 
-/// Default size of a memory node of the `rdma` fabric, in bytes. Devices need all of it resident
-/// and locked from the start, so it cannot be the most that might ever be needed.
+/// Default size of a memory node of the `rdma` fabric, in bytes. Devices need the whole memory
+/// resident and locked from the start, so the default cannot be the largest size that might ever be
+/// needed.
 #[cfg(feature = "rdma")]
 const RDMA_MEMORY_BYTES: u64 = 512 << 20;
 
-/// Parts of a benchmark's deployment that its options do not hold.
+/// Parts of a benchmark's deployment that are not in its options.
 pub struct Place<'a> {
     /// Use of RDMA devices.
     pub rdma: &'a RdmaArgs,
-    /// A cluster that runs already.
+    /// A running cluster.
     #[cfg(feature = "tcp")]
     pub cluster: Option<&'a ClusterFile>,
 }
 
-/// Starts the cluster that the options ask for and runs a workload on it.
+/// Starts the cluster described by the options and runs a workload on it.
 ///
 /// # Errors
-/// Those of the harness; [`DeployError::Refused`] if this build does not have the fabric.
+/// The errors of the harness; [`DeployError::Refused`] if this build does not have the fabric.
 pub fn run<W: Workload>(
     workload: W,
     options: &Options,
@@ -108,7 +109,7 @@ pub(super) fn sim_machines(nodes: u16, options: &Options) -> Result<SimMachines,
     Ok(SimMachines::new(world))
 }
 
-/// The cluster's shape as in the options, with spare coroutines if applications generate the load.
+/// The options' cluster, with spare coroutines if applications generate the load.
 fn shape(options: &Options) -> ClusterConfig {
     let mut config = options.cluster.clone();
     if options.load.in_flight.is_some() {
@@ -117,7 +118,7 @@ fn shape(options: &Options) -> ClusterConfig {
     config
 }
 
-/// Runs a workload, with load from inside or outside of the compute nodes.
+/// Runs a workload, with load from inside or outside the compute nodes.
 fn drive<M, W>(
     cluster: &mut Embedded<M>,
     workload: W,
@@ -150,8 +151,9 @@ fn workload_on_processes<W: Workload>(
         let before = processes.processor_time();
         let outcome = drive(&mut cluster, workload, options, progress);
         if progress.failure().is_some() {
-            // A coordinator may repeat for ever what it asks of a node that has ended, so none is
-            // waited for. They end with this process, which has nothing else to do.
+            // A coordinator may repeat forever a request to a node that has ended, so no
+            // coordinator is waited for. Coordinators end with this process, which has no further
+            // work.
             std::mem::forget(cluster);
         }
         let mut outcome = outcome?;
@@ -164,8 +166,8 @@ fn workload_on_processes<W: Workload>(
     })
 }
 
-/// Runs something over shared memory, with the first nodes, `memory_nodes` of `nodes`, in processes
-/// of their own and the others in this one. If a memory node ends, so does the run.
+/// Runs `run` over shared memory. The first `memory_nodes` of the `nodes` nodes are processes of
+/// their own; the remaining nodes are in this process. If a memory node ends, so does the run.
 pub(super) fn on_processes<T>(
     nodes: u16,
     memory_nodes: u16,
@@ -190,14 +192,14 @@ pub(super) fn on_processes<T>(
     };
     let machines = machines().map_err(|error: ShmError| refused(&error).into());
     let outcome = machines.and_then(|machines| run(machines, &processes));
-    // Once a node has ended, any other error follows from that.
+    // Once a node has ended, any other error is a consequence.
     match progress.failure() {
         Some(why) => Err(BenchError::Fatal(why.clone())),
         None => outcome,
     }
 }
 
-/// Threads of this process that reach its memory nodes through the machine's RDMA devices.
+/// Threads of this process that reach the memory nodes through the machine's RDMA devices.
 #[cfg(feature = "rdma")]
 fn rdma_machines(
     nodes: u16,
@@ -213,8 +215,9 @@ fn rdma_machines(
     Ok(Threads::over(fabric, env))
 }
 
-/// Threads of this process that reach its memory nodes, threads as well, over loopback. They demand
-/// a key that only this process has: other users of the machine reach the ports, too.
+/// Threads of this process that reach the memory nodes, threads as well, over loopback. The memory
+/// nodes demand a key that only this process has, because other users of the machine can reach the
+/// ports.
 #[cfg(feature = "tcp")]
 pub(super) fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
     let key = lotus_security::Key::random().map_err(|error| refused(&error))?;
@@ -225,7 +228,7 @@ pub(super) fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, 
     Ok(Threads::over(fabric, env))
 }
 
-/// A built-in profile, or one from a file.
+/// A built-in profile, or a profile from a file.
 pub(super) fn profile(name: &str) -> Result<Profile, DeployError> {
     if Profile::names().any(|known| known == name) || !Path::new(name).exists() {
         return Profile::named(name).map_err(|error| refused(&error));

@@ -1,16 +1,16 @@
 //! `lotus bench --cluster`: applications drive a running cluster through the client library.
 //!
-//! The cluster and its data are taken as they are: sizes come from its file. Measurements are those
-//! of applications. The nodes add what only they can count (`errands`): what they have sent and
-//! aborted, and they audit the data.
+//! The cluster and its data are used as found: sizes come from the cluster's file. Applications
+//! measure throughput and latency. The nodes add counts that applications cannot see (`errands`),
+//! of sends and aborts, and audit the data.
 //!
-//! The effects of all benchmarks on the balances are kept in the cluster's `ledger`.
+//! The cluster's `ledger` keeps the effects of all benchmarks on the balances.
 //!
 //! # Lost nodes
-//! Read-write calls have ids, so that the outcomes of unanswered ones can be asked for when the
-//! load has ended. A node that was killed has lost its counts: the report names it. The data is
-//! audited when recovery has settled everything; what cannot be judged is reported as such, and is
-//! no failure, unless the last copies of some rows are lost.
+//! Read-write calls have ids, so that the outcomes of unanswered calls can be looked up when the
+//! load has ended. A killed node has lost its counts: the report names the node. The data is
+//! audited when recovery has settled everything. Checks that cannot be judged are reported as not
+//! judged, which is no failure, unless the last copies of some rows are lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,14 +42,14 @@ use lotus_node::host::processes::Process;
 use lotus_node::requests::copier::serving;
 use lotus_node::requests::operator::{self, silent_memory};
 
-/// Time that a node may take to settle and count.
+/// Time limit for a node to settle and count.
 const COUNTING: Duration = Duration::from_secs(30);
-/// Time that recovery of lost compute nodes may take.
+/// Time limit for the recovery of lost compute nodes.
 const SETTLING: Duration = Duration::from_secs(60);
 /// Default number of requests in flight.
 const IN_FLIGHT: usize = 64;
 
-/// Sets a benchmark's arguments to the sizes that the cluster was loaded with.
+/// Sets a benchmark's arguments to the sizes with which the cluster was loaded.
 ///
 /// # Errors
 /// A sentence: the cluster was loaded with another workload, or with none.
@@ -79,15 +79,14 @@ pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
             return Err(format!("the cluster of {} is loaded with nothing", file.path.display()));
         }
     }
-    // Seed that the data was loaded with.
+    // Seed of the loaded data.
     args.workload.common_mut().seed = SEED;
     Ok(())
 }
 
-/// Checks that some compute node answers, and no memory node is silent, before anything is waited
-/// for.
+/// Before waiting for nodes, checks that a compute node answers, and that no memory node is silent.
 fn check_alive(authority: &dyn Authority, nodes: &[NodeName]) -> Result<(), String> {
-    // A process that is seen to have ended is not waited for.
+    // A process known to have ended is not waited for.
     let is_gone = |node: NodeName| {
         let record = Record::read(node, authority).ok().flatten();
         record.is_none_or(|record| record.runs() == Some(false))
@@ -109,7 +108,7 @@ fn check_alive(authority: &dyn Authority, nodes: &[NodeName]) -> Result<(), Stri
 /// Drives a running cluster, and reports the outcome, even if nodes are lost meanwhile.
 ///
 /// # Errors
-/// The cluster does not answer, or not as it should, before the load began.
+/// The cluster does not answer, or answers wrongly, before the load begins.
 pub fn drive<W: Workload>(
     file: &ClusterFile,
     mut workload: W,
@@ -123,7 +122,7 @@ pub fn drive<W: Workload>(
     }
     let authority = authority(file).map_err(refuse)?;
     authority.connect().map_err(|error| failed(&error))?;
-    // An expelled node does not answer; the others have inherited its shards.
+    // An expelled node does not answer; its heirs own its shards.
     let now = membership::read(&authority).map_err(|error| failed(&error))?;
     let serves = |node: &NodeName| node.kind == NodeKind::Compute && now.is_live(node.id(file));
     let nodes: Vec<NodeName> = NodeName::all(file).filter(serves).collect();
@@ -168,7 +167,7 @@ struct Count {
 }
 
 impl Count {
-    /// Asks a node, as long as it takes part.
+    /// Asks a node for its counts while the node takes part.
     ///
     /// # Errors
     /// The reason, as the end of a sentence.
@@ -244,7 +243,7 @@ impl Aftermath<'_> {
         }
     }
 
-    /// Adds counts that only the nodes have to `tally`; remarks on nodes whose counts are missing.
+    /// Adds the nodes' counts to `tally`, and remarks on nodes whose counts are missing.
     fn count(&self, tally: &mut Tally, remarks: &mut Vec<String>) -> (Traffic, Ownership) {
         let (mut traffic, mut ownership) = (Traffic::default(), Ownership::default());
         for Count { node, life, counted: before } in &self.before {
@@ -268,7 +267,7 @@ impl Aftermath<'_> {
         (traffic, ownership)
     }
 
-    /// Has a compute node audit all data, once recovery has settled what lost nodes have left.
+    /// Has a compute node audit all data, once recovery has settled the remains of lost nodes.
     fn audit<W: Workload>(
         &self,
         ledger: Ledger,
@@ -304,8 +303,8 @@ impl Aftermath<'_> {
         Ok(checks)
     }
 
-    /// Reason why the load cannot count as run, although each of its calls met a passing fault as
-    /// far as applications can see: some rows were out of reach at its end.
+    /// Reason why the load does not count as complete, although applications saw only passing
+    /// faults: at the end, some rows were out of reach.
     fn last_copies_lost(&self) -> Option<String> {
         let now = membership::read(self.authority).ok()?;
         let MemoryStatus { nodes, .. } = memory_left(self.file, &now)?;
@@ -313,16 +312,16 @@ impl Aftermath<'_> {
         Some(format!("the last copies of some rows are lost with memory node {index}"))
     }
 
-    /// Whether the process that reported last for a node serves, and lives as far as this host can
-    /// see.
+    /// Whether the process that last reported for a node is serving, and alive as far as this host
+    /// can see.
     fn lives(&self, node: NodeName) -> bool {
         let record = Record::read(node, self.authority).ok().flatten();
         record.is_some_and(|record| record.stage == Stage::Serving && record.runs() != Some(false))
     }
 }
 
-/// Reason why the load has ended early. Names memory nodes that do not answer, which applications
-/// cannot see.
+/// Reason for the early end of the load. Names memory nodes that do not answer, since applications
+/// cannot see memory nodes.
 fn explain(error: &BenchError, authority: &dyn Authority, nodes: &[NodeName]) -> String {
     let why = match error {
         BenchError::Fatal(why) => why.clone(),

@@ -23,7 +23,7 @@ use crate::args::LockTraceArgs;
 use crate::show::outputs::Outputs;
 use crate::show::{Verdict, screen};
 
-/// Most bytes of a file.
+/// Maximum size of a trace file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 impl Load for TraceLoad {
@@ -47,7 +47,7 @@ impl Load for TraceLoad {
     }
 }
 
-/// Runs the load and shows what came of it.
+/// Runs the load and shows the result.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
@@ -62,15 +62,15 @@ pub fn run(args: &LockTraceArgs) -> Result<Verdict, Failure> {
     Ok(verdict(outcome.findings.as_ref()))
 }
 
-/// Refuses flags that make no sense together, and traces that cannot be read.
+/// Refuses conflicting flags, and unreadable traces.
 ///
 /// # Errors
-/// [`Failure::Arguments`] with a sentence that says which.
+/// [`Failure::Arguments`] with a sentence that says why.
 pub fn check(args: &LockTraceArgs) -> Result<(), Failure> {
     checked(args).map(drop)
 }
 
-/// Runs the load, with flags that [`check`] accepts, and returns both.
+/// Runs the load, with flags that [`check`] accepts; returns the load and its outcome.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
@@ -80,7 +80,7 @@ pub fn measure(args: &LockTraceArgs) -> Result<(TraceLoad, TraceOutcome), Failur
     Ok((load, outcome))
 }
 
-/// The load that the flags name.
+/// Returns the load named by the flags.
 fn checked(args: &LockTraceArgs) -> Result<TraceLoad, Failure> {
     let checked = load(args).and_then(|load| {
         check_locks(&args.system, &args.run, "traces")?;
@@ -129,7 +129,7 @@ fn load(args: &LockTraceArgs) -> Result<TraceLoad, String> {
     })
 }
 
-/// Reads the trace of a file.
+/// Reads a trace from a file.
 fn read(path: &Path) -> Result<FileTrace, String> {
     let shown = path.display();
     let cannot = |error: std::io::Error| format!("{shown} cannot be read: {error}");

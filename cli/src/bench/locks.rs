@@ -50,7 +50,7 @@ impl Load for LockLoad {
     }
 }
 
-/// Runs the load and shows what came of it.
+/// Runs the load and shows the result.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
@@ -72,10 +72,10 @@ pub fn run(args: &LocksArgs) -> Result<Verdict, Failure> {
     Ok(verdict(outcome.findings.as_ref()))
 }
 
-/// Refuses flags that make no sense together.
+/// Refuses conflicting flags.
 ///
 /// # Errors
-/// [`Failure::Arguments`] with a sentence that says which.
+/// [`Failure::Arguments`] with a sentence that names the conflict.
 pub fn check(args: &LocksArgs) -> Result<(), Failure> {
     refuse(&args.system, &args.run, &load(args))
 }
@@ -94,10 +94,10 @@ fn timed(load: LockLoad, run: &LockRunArgs) -> Result<LockLoad, Failure> {
     Ok(LockLoad { clients, ..load })
 }
 
-/// Refuses what makes no sense together.
+/// Refuses a conflicting combination of options.
 ///
 /// # Errors
-/// [`Failure::Arguments`] with a sentence that says which.
+/// [`Failure::Arguments`] with a sentence that names the conflict.
 pub(super) fn refuse(
     system: &SystemArgs,
     run: &LockRunArgs,
@@ -139,7 +139,7 @@ fn load(args: &LocksArgs) -> LockLoad {
     }
 }
 
-/// Clients that hold one lock for one verb of one word.
+/// Clients that hold a lock for a verb of one word; one lock in total.
 pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
     LockLoad {
         clients: clients(system, run),
@@ -157,7 +157,8 @@ pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
     }
 }
 
-/// What operations of a lock system cost, and how it treats them; what the audit has found.
+/// Adds the costs of operations of a lock system, counts of its behaviour, and the findings of the
+/// audit.
 pub(super) fn details(text: &mut Table, load: &LockLoad, outcome: &LockOutcome) {
     let (tally, counts) = (&outcome.tally, outcome.used.counts);
     let mean = |times: &TimeSum| times.mean_ns() / 1000.0;
@@ -196,7 +197,7 @@ pub(super) fn details(text: &mut Table, load: &LockLoad, outcome: &LockOutcome) 
     text.end(outcome.utilisation.as_ref(), outcome.findings.as_ref(), passed);
 }
 
-/// Latency of the most popular lock, with its distribution: shares of its requests, and the time
+/// Latency of the most popular lock, with its distribution: shares of the requests, and the times
 /// within which they were granted.
 fn hottest(histogram: &Latencies) -> serde_json::Value {
     if histogram.is_empty() {
@@ -225,7 +226,7 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
     json
 }
 
-/// What every load on locks reports.
+/// Fields common to the reports of all loads on locks.
 pub(super) fn details_as_json(
     system: &SystemArgs,
     run: &LockRunArgs,

@@ -1,15 +1,15 @@
-//! Memory nodes as processes of their own: this program, started again once for each.
+//! Memory nodes as processes of their own: the program is started once more for each node.
 //!
 //! # When either side ends
-//! A node's standard input is a pipe that this process holds, so a node learns of this process's
-//! end, by whatever cause, from the kernel; it then cleans up and ends as well. Its standard output
-//! is a pipe that only the node holds, so this process learns of its end the same way. Nodes are in
-//! a group of their own: an interrupt from the terminal reaches this process, and the nodes only
-//! through it.
+//! A node's standard input is a pipe held by this process, so the kernel tells the node when this
+//! process ends, whatever the cause; the node then cleans up and ends as well. A node's standard
+//! output is a pipe held only by the node, so this process learns of the node's end in the same
+//! way. Nodes have a process group of their own: an interrupt from the terminal reaches only this
+//! process, and the nodes through it.
 //!
 //! # What it is not
-//! This module does not know what a node serves, or how: that is in the arguments that the node is
-//! given. A node prints [`READY`] on a line of its standard output when it serves.
+//! This module does not know what a node serves, or how: the node's arguments say that. A node
+//! prints [`READY`] on a line of its standard output when it serves.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -27,7 +27,7 @@ use lotus_fabric::shm::Host;
 use crate::args::HostArgs;
 use crate::host::usage::processor_time;
 
-/// Line that a node prints when it serves.
+/// Line printed by a node once it serves.
 const READY: &str = "ready";
 
 /// Failure to start memory nodes.
@@ -42,7 +42,7 @@ pub enum NodesError {
         /// The system's error.
         source: io::Error,
     },
-    /// The node ended before it served.
+    /// The node ended before serving.
     #[error("memory node {node} did not start: {why}")]
     NotReady {
         /// The node's number.
@@ -52,7 +52,8 @@ pub enum NodesError {
     },
 }
 
-/// Processes that are memory nodes, numbered from zero. They end when this is dropped.
+/// Processes that are memory nodes, numbered from zero. The processes end when this value is
+/// dropped.
 pub struct MemoryNodes {
     processes: Vec<Child>,
     /// Set before the nodes are ended on purpose, so that their ends are not reported.
@@ -60,11 +61,11 @@ pub struct MemoryNodes {
 }
 
 impl MemoryNodes {
-    /// Starts `count` nodes with the arguments that each is to have, and waits until all serve.
-    /// `told` is called with a sentence for every node that ends before this is dropped.
+    /// Starts `count` nodes with their `arguments`, and waits until all nodes serve. Calls `told`
+    /// with a sentence for every node that ends before this value is dropped.
     ///
     /// # Errors
-    /// [`NodesError`]; then none is left.
+    /// [`NodesError`]; no node is left running.
     pub fn start(
         count: u16,
         arguments: impl Fn(u16) -> Vec<OsString>,
@@ -81,7 +82,7 @@ impl MemoryNodes {
             let (id, output) = (process.id(), until_ready(node, process, output)?);
             let (ending, told) = (Arc::clone(&nodes.ending), told.clone());
             let watch = move || {
-                // The node prints nothing more, so this returns when it ends.
+                // The node prints nothing more, so the copy returns when the node ends.
                 let _ = io::copy(&mut { output }, &mut io::sink());
                 if !ending.load(Ordering::Acquire) {
                     told(format!("memory node {node} (process {id}) has ended"));
@@ -97,7 +98,7 @@ impl MemoryNodes {
         self.processes.len()
     }
 
-    /// Processor time that all nodes have used; `None` where the kernel does not report it.
+    /// Processor time used by all nodes; `None` where the kernel does not report it.
     pub fn processor_time(&self) -> Option<Duration> {
         self.processes.iter().map(|process| processor_time(process.id())).sum()
     }
@@ -107,7 +108,7 @@ impl Drop for MemoryNodes {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
         for process in &mut self.processes {
-            // They leave nothing behind. Errors mean that one has ended already.
+            // Nodes leave nothing behind. An error means that the node has already ended.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -146,13 +147,13 @@ fn until_ready(
 /// `lotus host`: hosts a memory node until the standard input ends.
 ///
 /// # Errors
-/// A sentence that says why it cannot.
+/// A sentence that says why the node cannot be hosted.
 pub fn serve(args: &HostArgs) -> Result<(), String> {
     let HostArgs { shm, node, nodes } = args;
     let host = Host::start(shm, NodeId(*node), *nodes, &Env::real(0));
     let host = host.map_err(|error| error.to_string())?;
     writeln!(StandardOutput, "{READY}").map_err(|error| error.to_string())?;
-    // An error ends it as well.
+    // An error ends the node as well.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     drop(host);
     lotus_fabric::shm::remove_sockets(shm, *nodes);

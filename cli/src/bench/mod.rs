@@ -1,16 +1,16 @@
-//! `lotus bench`: from checked arguments to a report. Imports `apps`, `args`, `config`, `host`
-//! and `show`.
+//! `lotus bench`: from checked arguments to a report. Imports `apps`, `args`, `config`, `host` and
+//! `show`.
 //!
-//! * `deploy`: the cluster that a benchmark runs on; `baselines`: that of another engine than
-//!   Lotus; `memory_nodes`: memory nodes as processes of their own, and `lotus host`;
+//! * `deploy`: the cluster on which a benchmark runs; `baselines`: the cluster of an engine other
+//!   than Lotus; `memory_nodes`: memory nodes as processes of their own, and `lotus host`;
 //! * `repeat`: one benchmark several times;
-//! * `drive`: load on a cluster that runs already;
-//! * `locks`: load on a lock system alone; `objects`: an object store on one; `tree`: a tree under
-//!   one; `lock_trace`: transactions of a trace under one; `bank`: a bank under one; `clients`:
-//!   what these share.
+//! * `drive`: load on a running cluster;
+//! * `locks`: load on a lock system alone; `objects`, `tree`, `lock_trace`, `bank`: an object
+//!   store, a tree, transactions of a trace, and a bank on the locks of a lock system; `clients`:
+//!   code shared by these benchmarks.
 //!
-//! Everything that can be refused is refused before the run, output paths included, so that a
-//! typing error does not cost a run.
+//! Invalid arguments, output paths included, are refused before the run, so that a typing error
+//! does not cost a run.
 
 pub mod bank;
 mod baselines;
@@ -57,22 +57,22 @@ use deploy::Place;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The arguments make no sense together. Change them.
+    /// The arguments conflict. Change them.
     #[error("{0}")]
     Arguments(String),
-    /// A result could not be written there. Name another path.
+    /// A result could not be written to its path. Name another path.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// Results cannot go where they should. Name other paths.
+    /// Results cannot be written to these paths. Name other paths.
     #[error(transparent)]
     Outputs(#[from] Refused),
-    /// The load ended before its time; what there is of a result was shown.
+    /// The load ended early; the partial result was shown.
     #[error("the run was stopped: {0}")]
     Stopped(String),
     /// The benchmark did not finish.
     #[error(transparent)]
     Bench(#[from] BenchError),
-    /// The standard output is gone.
+    /// The standard output is closed.
     #[error("cannot write the result: {0}")]
     Stdout(#[from] io::Error),
 }
@@ -99,7 +99,7 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
     show(origin, &options, &outcome, &outputs)
 }
 
-/// Runs a benchmark on a cluster that runs already.
+/// Runs a benchmark on a running cluster.
 #[cfg(feature = "tcp")]
 fn run_on_cluster(mut args: BenchArgs, path: &Path, outputs: &Outputs) -> Result<Verdict, Failure> {
     let file = config::read(path, None);
@@ -114,7 +114,7 @@ fn run_on_cluster(mut args: BenchArgs, path: &Path, outputs: &Outputs) -> Result
     show(origin, &options, &outcome, outputs)
 }
 
-/// Runs a benchmark and reports on it; writes nothing.
+/// Runs a benchmark and returns its report, without output.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
@@ -124,7 +124,7 @@ pub fn report(args: &BenchArgs) -> Result<Report, Failure> {
     Ok(Report { origin, ..Report::new(&options, &measure(args, &options)?) })
 }
 
-/// Refuses arguments that make no sense together.
+/// Refuses conflicting arguments.
 ///
 /// # Errors
 /// [`Failure::Arguments`].
@@ -201,7 +201,7 @@ fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<
     Ok(outcome?)
 }
 
-/// The hotspot of a store whose shards are dealt out to `nodes` compute nodes, if it has one.
+/// The hotspot, if any, of a store whose shards are dealt out to `nodes` compute nodes.
 fn hotspot(args: &KvsArgs, nodes: usize) -> Option<Hotspot> {
     args.hot_shards.map(|hot_shards| Hotspot {
         hot_shards,
@@ -239,7 +239,7 @@ fn warn_of_crowding(options: &Options) {
     }
 }
 
-/// Writes the results, the human one last.
+/// Writes the results, the human-readable result last.
 fn show(
     origin: Origin,
     options: &Options,

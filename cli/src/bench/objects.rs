@@ -1,8 +1,8 @@
 //! `lotus bench objects`: an object store on the locks of memory nodes (DecLock, Fig. 17).
 //!
 //! Objects and their locks are an array on the memory node. A get takes the lock shared and READs
-//! the object, a set takes it exclusively and WRITEs the object. The audit of locks sees to more
-//! here: a get that finds anything but the whole of the last object that was set is a finding.
+//! the object, a set takes it exclusively and WRITEs the object. The audit of locks checks more
+//! here: a get must find the whole of the object that was set last.
 
 use lotus_benchmarks::locks::{LockLoad, LockOutcome, LockTally};
 use lotus_benchmarks::report::grouped;
@@ -15,7 +15,7 @@ use crate::args::ObjectsArgs;
 use crate::show::outputs::Outputs;
 use crate::show::{Verdict, screen};
 
-/// Runs the store and shows what came of it.
+/// Runs the store and shows the result.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.

@@ -1,5 +1,5 @@
-//! `lotus bench --repeat`: one benchmark several times, each time with the next seed, and what its
-//! results have in common.
+//! `lotus bench --repeat`: runs one benchmark several times, each time with the next seed, and
+//! summarizes the results.
 
 use std::io::{self, Write};
 
@@ -21,8 +21,8 @@ struct Runs<'a> {
     runs: &'a [Report],
 }
 
-/// Runs a benchmark as often as it is asked for, and shows all results and their summary. Runs that
-/// have ended are shown even if a later one is cut short.
+/// Runs a benchmark `--repeat` times, and shows all results and their summary. Completed runs are
+/// shown even if a later run is cut short.
 ///
 /// # Errors
 /// [`Failure`] if there is no result, or if a run was stopped.

@@ -37,7 +37,7 @@ impl Load for TreeLoad {
     }
 }
 
-/// Runs the load and shows what came of it.
+/// Runs the load and shows the result.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
@@ -53,10 +53,10 @@ pub fn run(args: &TreeArgs) -> Result<Verdict, Failure> {
     Ok(verdict(outcome.findings.as_ref()))
 }
 
-/// Refuses flags that make no sense together.
+/// Refuses conflicting flags.
 ///
 /// # Errors
-/// [`Failure::Arguments`] with a sentence that says which.
+/// [`Failure::Arguments`] with a sentence that names the conflict.
 pub fn check(args: &TreeArgs) -> Result<(), Failure> {
     let load = load(args);
     let checked = in_words(&args.system, "trees").and_then(|kind| {

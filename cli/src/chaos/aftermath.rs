@@ -1,5 +1,5 @@
 //! Judges a cluster when load and strikes have ended: nodes that are out must have been recovered,
-//! and all others audit all data.
+//! and every other compute node audits all data.
 
 use lotus_authority::Authority;
 use lotus_benchmarks::audit::Check;
@@ -19,11 +19,11 @@ use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::wait_until;
 
-/// The cluster when the load and the strikes have ended.
+/// The cluster after the load and the strikes.
 pub struct Aftermath<'a> {
     pub file: &'a ClusterFile,
     pub nodes: &'a Nodes,
-    /// Strikes since all nodes were started.
+    /// Strikes since the start of all nodes.
     pub struck: &'a Struck,
     pub siege: &'a Siege,
     pub steps: &'a Steps,
@@ -31,19 +31,19 @@ pub struct Aftermath<'a> {
 
 /// Result of the judgement.
 pub struct Findings {
-    /// The membership, if the authority has answered.
+    /// The membership, if the authority answered.
     pub members: Option<Membership>,
-    /// Nodes that do not take part any more.
+    /// Nodes that no longer take part.
     pub out: Vec<NodeName>,
     pub checks: Vec<Check>,
 }
 
 impl Aftermath<'_> {
-    /// Waits until nodes that are out have been recovered, and has all others audit the effects of
-    /// all calls so far.
+    /// Waits until nodes that are out have been recovered, and has all other compute nodes audit
+    /// the effects of all calls so far.
     ///
     /// # Errors
-    /// A sentence: a node that takes part does not carry out its audit.
+    /// A sentence: a participating node does not carry out its audit.
     pub fn judge(
         &self,
         authority: &ClusterAuthority,
@@ -83,7 +83,7 @@ impl Aftermath<'_> {
         Ok(Findings { members, out, checks })
     }
 
-    /// Checks about hostile clients, given the nodes that are out.
+    /// Checks about hostile clients; `out` are the nodes that are out.
     fn siege(&self, out: &[NodeName]) -> [Check; 2] {
         let Met { admitted, closed, granted } = self.siege.met;
         let refused = Check::new(
@@ -104,8 +104,8 @@ impl Aftermath<'_> {
         [refused, Check::new(name, lost.is_empty(), detail)]
     }
 
-    /// The membership, as soon as nothing is left to recover; its last state when that takes too
-    /// long.
+    /// The membership, as soon as nothing is left to recover; the last known membership after a
+    /// time-out.
     fn await_recovery(&self, authority: &dyn Authority) -> Option<Membership> {
         let mut members = None;
         wait_until(&Env::real(0), RECOVERING, || {
@@ -116,8 +116,8 @@ impl Aftermath<'_> {
         members
     }
 
-    /// Whether all nodes that have ended are out, all that are out have been recovered, and
-    /// restarted ones take part and are filled.
+    /// Whether all nodes that have ended are out, all nodes that are out have been recovered, and
+    /// restarted nodes take part and are filled.
     fn is_recovered(&self, now: &Membership) -> bool {
         let out = self.nodes.out(now);
         let mut ended = self.nodes.all().filter(|node| self.nodes.has_ended(*node));
@@ -127,7 +127,7 @@ impl Aftermath<'_> {
         noticed && back && filled && now.may_resume() && now.may_adopt()
     }
 
-    /// Nodes that were started again, and not struck since.
+    /// Nodes restarted and not struck since.
     fn restarted(&self) -> impl Iterator<Item = NodeName> {
         let last =
             |node: &NodeName| self.struck.strikes.iter().rfind(|strike| strike.node == *node);

@@ -1,13 +1,13 @@
-//! The load of `lotus chaos`: applications whose calls have ids, so that the outcome of each is
-//! known in the end.
+//! The load of `lotus chaos`: applications whose calls have ids, so that every outcome is known in
+//! the end.
 //!
-//! The client library repeats a call that has no answer, at other nodes too: with an id it takes
-//! effect once (I80). If that does not help either, its outcome is asked for until a node knows it.
+//! The client library repeats an unanswered call, at other nodes too: a call with an id takes
+//! effect once (I80). If repetition does not help, the outcome is looked up until a node knows it.
 //! So the balances are known exactly, whichever node was killed.
 //!
-//! The table that remembers ids has room for a quarter of a million calls in ten minutes, and for
-//! fewer where a history is wanted, since a call's operations are part of its result; the callers
-//! pause between calls so that the room suffices.
+//! The table of remembered ids has room for a quarter of a million calls in ten minutes, and for
+//! fewer calls with a history, since a call's operations are part of its result. The callers pause
+//! between calls so that the room suffices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,8 +35,8 @@ use lotus_node::config::file::ClusterFile;
 
 /// Number of applications, each with one call at a time.
 const CALLERS: usize = 16;
-/// Share of the remembered calls' room to use in ten minutes. Below one, since some rows get more
-/// calls than others.
+/// Share of the remembered calls' room to use in ten minutes. Below one, since calls are spread
+/// unevenly over rows.
 const USED_ROOM: f64 = 0.3;
 /// Approximate bytes remembered for a call, without its operations.
 const CALL_BYTES: usize = 40;
@@ -48,25 +48,25 @@ const RETENTION: Duration = Duration::from_secs(600);
 const MOST_TPS: f64 = 5_000.0;
 /// Isolation level of the calls.
 const ISOLATION: Isolation = Isolation::Serializable;
-/// Timeout of a call: long enough for the cluster to notice that a node is gone.
+/// Timeout of a call: long enough for the cluster to notice the loss of a node.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Minimum number of outcomes kept of a caller's last calls, to ask for them again.
+/// Minimum number of outcomes kept of a caller's last calls, to look them up again.
 const REMEMBERED: usize = 32;
 
 /// Results of the callers.
 pub struct CallerResults {
     /// Committed calls.
     pub tally: Tally,
-    /// Calls that the workload itself rejected.
+    /// Calls rejected by the workload's own logic.
     pub refused: u64,
     /// Calls that ended without an answer, or with an error that a fault explains.
     pub unanswered: u64,
-    /// Number of unanswered calls that turned out to be committed.
+    /// Number of unanswered calls found to be committed.
     pub found: u64,
-    /// Read-write calls of unknown outcome: looking them up did not help either.
+    /// Read-write calls of unknown outcome, even after a lookup.
     pub open: u64,
-    /// Longest time in which nothing committed.
+    /// Longest time without a commit.
     pub silence: Duration,
     /// Reads and writes of the calls, by caller, if `traced`.
     pub logs: Vec<Log>,
@@ -77,38 +77,37 @@ pub struct CallerResults {
 /// Final outcome of a call.
 pub struct Known {
     id: CallId,
-    /// Result of the call; `None` if it has not committed.
+    /// Result of the call; `None` if the call has not committed.
     told: Option<Value>,
 }
 
-/// Applications that call until a point in time.
+/// Applications that make calls until a point in time.
 pub struct Callers<W> {
     /// Source of the calls.
     pub workload: Arc<W>,
     /// Clock, and seed of the callers' choices.
     pub clock: Env,
-    /// Time at which they stop.
+    /// Time at which the applications stop.
     pub until: Nanos,
-    /// Time from their start to `until`.
+    /// Time from the start of the applications to `until`.
     pub span: Duration,
-    /// Whether calls report what they read and wrote.
+    /// Whether calls report the rows read and written.
     pub traced: bool,
     /// Room for remembered calls, in bytes.
     pub room: f64,
-    /// Number of times the cluster was restored before; part of each id, so that none is used
-    /// twice.
+    /// Number of earlier restores of the cluster; part of call ids, to keep ids unique.
     pub life: u32,
 }
 
 /// Result type of a call.
 trait Told: DeserializeOwned + Serialize + Send + 'static {
-    /// Stored transactions that return this type.
+    /// Stored transactions with this result type.
     fn procedures<W: Workload>() -> Procedures;
 
     /// Change of the balance.
     fn effect(&self) -> i64;
 
-    /// Attempt and its operations; `None` if the type does not report them.
+    /// Attempt and operations of the call; `None` if the type does not report them.
     fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), Nonsense>>;
 }
 
@@ -140,7 +139,7 @@ impl Told for Traced {
     }
 }
 
-/// A call that was issued.
+/// An issued call.
 #[derive(Clone, Copy)]
 struct Made {
     caller: usize,
@@ -149,7 +148,7 @@ struct Made {
     issued: Nanos,
 }
 
-/// Time of the last commit, and the longest gap between two. All callers share a thread.
+/// Time of the last commit, and the longest gap between two commits. All callers share a thread.
 struct Silence {
     last: AtomicU64,
     longest: AtomicU64,
@@ -176,7 +175,7 @@ impl CallerResults {
         }
     }
 
-    /// Adds the results of others.
+    /// Adds the results of another caller.
     pub fn merge(&mut self, other: Self) {
         self.tally.merge(&other.tally);
         self.refused += other.refused;
@@ -197,7 +196,8 @@ impl CallerResults {
         self.known.push(Known { id, told });
     }
 
-    /// Records a commit and, if it was answered, when; returns the number of its operations.
+    /// Records a commit, and the time of the answer if there was an answer; returns the number of
+    /// the call's operations.
     fn note<T: Told>(
         &mut self,
         made: Made,
@@ -214,7 +214,7 @@ impl CallerResults {
             start_ns: made.issued.0,
             end_ns: end.map_or(0, |end| end.0),
             isolation: ISOLATION,
-            // An unanswered call may have taken effect at any time since it was issued.
+            // An unanswered call may have taken effect at any time after it was issued.
             status: if end.is_some() { Status::Ok } else { Status::Info },
             receipt: Receipt::default(),
         };
@@ -228,7 +228,7 @@ impl CallerResults {
 }
 
 impl<W: Workload> Callers<W> {
-    /// Calls until the time is up, then finds out the outcome of every call.
+    /// Calls until the time is up, then looks up the outcome of every unanswered call.
     ///
     /// # Errors
     /// A call failed in a way that no fault explains.
@@ -256,7 +256,8 @@ impl<W: Workload> Callers<W> {
         Ok(seen)
     }
 
-    /// Pause after a call with this number of operations, so that remembered calls fit their room.
+    /// Pause after a call with this number of operations, so that remembered calls fit into their
+    /// room.
     fn pause(&self, operations: usize) -> Duration {
         let bytes = (CALL_BYTES + OPERATION_BYTES * operations) as f64;
         let tps =
@@ -330,7 +331,7 @@ impl<W: Workload> Callers<W> {
         Ok(seen)
     }
 
-    /// Asks for the outcome of a call until `deadline`; returns whether it was told.
+    /// Looks up the outcome of a call until `deadline`; returns whether a node knew the outcome.
     async fn find_out<T: Told>(
         &self,
         client: &Client,
@@ -352,10 +353,10 @@ impl<W: Workload> Callers<W> {
     }
 }
 
-/// Asks again for the outcomes of these calls. Returns their number, and what differs now.
+/// Looks up the outcomes of known calls again. Returns the number of calls, and the differences.
 ///
 /// # Errors
-/// The operating system's; no compute node lets an application in.
+/// Errors of the operating system; no compute node accepts the connection.
 pub fn ask_again(
     file: &ClusterFile,
     known: &[Known],
@@ -381,7 +382,8 @@ pub fn ask_again(
     })
 }
 
-/// Outcome of a call: its result, if it has committed. `None` if no node could say in time.
+/// Outcome of a call: its result, if the call has committed. `None` if no node knew the outcome in
+/// time.
 async fn found_again<T: Told>(
     client: &Client,
     id: CallId,

@@ -1,8 +1,8 @@
-//! Snapshots under load: each is asked for on a thread of its own, and those that were reported are
+//! Snapshots under load. Each snapshot is requested on a thread of its own; reported snapshots are
 //! checked until the end.
 //!
-//! A snapshot that was reported is whole, and stays until there are `keep` newer whole ones. One
-//! that has failed leaves no file that counts as a snapshot.
+//! A reported snapshot is whole, and stays until there are `keep` newer whole snapshots. A failed
+//! snapshot leaves no file that counts as a snapshot.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -22,15 +22,15 @@ use lotus_node::snapshots::Snapshot;
 /// is unknown.
 pub const TAKING: Duration = Duration::from_secs(60);
 
-/// Snapshots that were asked for so far.
+/// Snapshots requested so far.
 #[derive(Debug, Default)]
 pub struct Copies {
-    /// Snapshots that were reported as taken.
+    /// Snapshots reported as taken.
     pub reported: Vec<Snapshot>,
-    /// Number of those that failed, with the error of the last one.
+    /// Number of failed snapshots, with the error of the last failure.
     pub failed: usize,
     last_failure: Option<String>,
-    /// Number of those that were struck while they were taken.
+    /// Number of snapshots struck while in progress.
     pub struck: usize,
     /// Violations found.
     findings: Vec<String>,
@@ -50,12 +50,12 @@ struct UnderWay {
 }
 
 impl Copying {
-    /// Goes on from earlier `copies`.
+    /// Continues from earlier `copies`.
     pub fn new(file: &ClusterFile, copies: Copies) -> Self {
         Self { file: file.clone(), env: Env::real(0), under_way: None, copies }
     }
 
-    /// Asks for a snapshot, unless one is being taken.
+    /// Requests a snapshot, unless a snapshot is in progress.
     ///
     /// # Errors
     /// A sentence: the thread cannot be started.
@@ -73,14 +73,14 @@ impl Copying {
         Ok(())
     }
 
-    /// Notes that a compute node was struck.
+    /// Notes a strike at a compute node.
     pub fn is_struck(&mut self) {
         if let Some(under_way) = &mut self.under_way {
             under_way.is_struck = true;
         }
     }
 
-    /// Handles the last snapshot if it has ended; with `waits`, waits for its end.
+    /// Handles the last snapshot if it has ended; with `waits`, waits for the end.
     pub fn look(&mut self, waits: bool) {
         let has_ended = |one: &mut UnderWay| waits || one.asked.is_finished();
         let Some(UnderWay { asked, is_struck }) = self.under_way.take_if(has_ended) else { return };
@@ -89,7 +89,7 @@ impl Copying {
         self.copies.hear(self.file.snapshots.as_ref(), taken);
     }
 
-    /// Waits for the last snapshot, and returns all of them.
+    /// Waits for the last snapshot, and returns the results of all snapshots.
     pub fn end(mut self) -> Copies {
         self.look(true);
         self.copies
@@ -117,7 +117,7 @@ impl Copies {
         };
         let mut found = look();
         if !found.is_empty() {
-            // Old ones may have been removed while the directory was read.
+            // Old snapshots may have been removed while the directory was read.
             found = look();
         }
         for finding in found {
@@ -142,8 +142,8 @@ impl Copies {
     }
 }
 
-/// Violations in a directory's files: a file that counts as a snapshot is not whole, has other
-/// content than was reported, or is gone though fewer than `keep` are newer.
+/// Violations in a directory's files: a file that counts as a snapshot is not whole, its content
+/// differs from the report, or a reported file is gone although fewer than `keep` are newer.
 fn missing_or_damaged(
     reported: &[Snapshot],
     found: &[(PathBuf, Result<Snapshot, SnapshotError>)],

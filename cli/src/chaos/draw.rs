@@ -1,25 +1,24 @@
-//! Random schedules: every node that may be struck is, and returns, again and again.
+//! Random schedules: every node that may be struck is struck and returns, again and again.
 //!
 //! # What it is
 //! [`Bounds::draw`] makes a schedule from a seed. It deals the nodes out to *lanes*; in each lane
-//! one node at a time is struck. There is one lane for memory nodes, whose copies are needed, and
-//! as many for compute nodes as leave a majority of them. In a lane all nodes have their *turn*
-//! before any has another. A turn is up to three pauses shorter than the lease; then a kill, or a
-//! pause longer than the lease; then a restart. Half of the starts are struck as well, once or
-//! twice: at any time until the node takes part it is killed, or paused, and started again. Where
-//! there are cables, half of the pauses are cuts, some of compute nodes of one path only; and some
-//! compute nodes that have just returned lose the path to another one of their lane for so long
-//! that they give way, and are started again: they are the youngest then. The turn of the memory
-//! node that hosts the authority is up to three pauses of a quarter of a lease at most, in which no
-//! question is answered.
+//! one node at a time is struck. Memory nodes have one lane, since their copies are needed. The
+//! number of lanes for compute nodes leaves a majority of compute nodes. In a lane every node has
+//! its *turn* before a node has a second turn. A turn is up to three pauses shorter than the lease;
+//! then a kill, or a pause longer than the lease; then a restart. Half of the starts are struck as
+//! well, once or twice: at any time until the node takes part it is killed, or paused, and started
+//! again. With cables, half of the pauses are cuts, and some cuts of compute nodes are of one path
+//! only. Some compute nodes that have just returned lose the path to another compute node of their
+//! lane for so long that they give way, as the youngest nodes, and are started again. The turn of
+//! the memory node that hosts the authority is up to three pauses of a quarter of a lease at most,
+//! during which the authority answers nothing.
 //!
-//! [`Bounds::draw_all`] puts several such schedules one behind the other, one more than there are
-//! restores, with snapshots just before strikes at compute nodes, so that many snapshots are
-//! struck.
+//! [`Bounds::draw_all`] concatenates several schedules, one more than there are restores, with
+//! snapshots just before strikes at compute nodes, so that many snapshots are struck.
 //!
 //! # What it is not
-//! Knowledge of the cluster's state: turns are so far apart that a cluster in good health is whole
-//! again in between. [`super::keeper`] waits for one that is not.
+//! Knowledge of the cluster's state: turns are so far apart that a healthy cluster is whole again
+//! between turns. [`super::keeper`] waits for a cluster that is not whole.
 
 use std::time::Duration;
 
@@ -32,24 +31,23 @@ use super::events::{Event, Restore};
 use super::schedule::{Bounds, Fault, LEASES_TO_FILL, Strike};
 use lotus_node::config::name::{NodeKind, NodeName};
 
-/// Stream of random numbers that restores are drawn from, beside those of the lanes.
+/// Random stream for restores, separate from the streams of the lanes.
 const RESTORES: u64 = 1 << 32;
 /// Distance between the seeds of two rounds.
 const SEEDS_APART: u64 = 1_000_003;
-/// Maximum duration that a snapshot is expected to have.
+/// Maximum expected duration of a snapshot.
 const SNAPSHOT_MS: u64 = 400;
 /// Minimum number of leases between two snapshots.
 const LEASES_BETWEEN_SNAPSHOTS: u64 = 3;
-/// Time after which a node notices that packets of one path are lost (`TCP_USER_TIMEOUT`), and some
-/// more.
+/// Time until a node notices that packets of one path are lost (`TCP_USER_TIMEOUT`), with a margin.
 const UNNOTICED_MS: u64 = 2500;
-/// Least number of leases after that until one of two compute nodes has given way.
+/// Minimum number of leases from then until one of two compute nodes has given way.
 const LEASES_TO_GIVE_WAY: u64 = 3;
-/// Maximum number of blows at nodes while they start from a snapshot.
+/// Maximum number of blows at nodes starting from a snapshot.
 const MOST_BLOWS: usize = 3;
 
 impl Bounds {
-    /// Draws a whole schedule, with this number of restores.
+    /// Draws a whole schedule, with `restores` restores.
     pub fn draw_all(&self, seed: u64, restores: usize) -> Vec<Event> {
         let span_ms = self.span.as_millis() as u64;
         let rounds = restores as u64 + 1;
@@ -57,7 +55,7 @@ impl Bounds {
         let mut events = Vec::new();
         let mut began_ms = 0;
         for round in 1..=rounds {
-            // Not far from where it would be at equal distances.
+            // Close to the time at equal distances.
             let sway = span_ms / rounds / 4;
             let ends_ms = match round == rounds {
                 true => span_ms,
@@ -77,13 +75,13 @@ impl Bounds {
         events
     }
 
-    /// Draws snapshots, at times when many of these strikes meet them.
+    /// Draws snapshots, timed so that many strikes hit a snapshot.
     fn draw_snapshots(&self, strikes: &[Strike], rng: &mut SmallRng) -> Vec<Event> {
         let Some(lease) = self.lease.filter(|_| self.snapshots) else { return Vec::new() };
         let apart_ms = lease.as_millis() as u64 * LEASES_BETWEEN_SNAPSHOTS;
         let mut drawn: Vec<Event> = Vec::new();
         for strike in strikes.iter().filter(|strike| strike.node.kind == NodeKind::Compute) {
-            // Half of them take only moments.
+            // Half of the snapshots take only moments.
             let most = if rng.random() { SNAPSHOT_MS } else { SNAPSHOT_MS / 8 };
             let at_ms = strike.at_ms.saturating_sub(rng.random_range(0..=most));
             let is_apart = drawn.last().is_none_or(|last| at_ms >= last.at_ms() + apart_ms);
@@ -142,8 +140,7 @@ impl Bounds {
         restore
     }
 
-    /// Draws strikes until the load ends. There are none where no node may be struck, or the time
-    /// is too short.
+    /// Draws strikes until the load ends. Empty if no node may be struck, or the time is too short.
     pub fn draw(&self, seed: u64) -> Vec<Strike> {
         let Some(lease) = self.lease else { return Vec::new() };
         let env = Env::real(seed);
@@ -152,7 +149,7 @@ impl Bounds {
         };
         let mut strikes: Vec<Strike> =
             self.lanes().into_iter().enumerate().flat_map(lane).collect();
-        // The sort is stable: the strikes of one node keep their order.
+        // The sort is stable: strikes of the same node keep their order.
         strikes.sort_by_key(|strike| strike.at_ms);
         strikes
     }
@@ -165,7 +162,7 @@ impl Bounds {
         }
     }
 
-    /// Groups of nodes that are struck one at a time.
+    /// Groups of nodes; in each group the nodes are struck one at a time.
     fn lanes(&self) -> Vec<Vec<NodeName>> {
         let memory =
             (0..self.memory_nodes as u16).map(|index| NodeName { kind: NodeKind::Memory, index });
@@ -195,7 +192,7 @@ impl Lane<'_> {
             nodes.shuffle(&mut self.rng);
             for node in &nodes {
                 let paths = self.paths(*node, &nodes);
-                // No random number is drawn where there is no choice.
+                // No random number is drawn without a choice.
                 let peers = paths.iter().copied().filter(|it| it.kind == NodeKind::Compute);
                 let peers: Vec<NodeName> = peers.collect();
                 let loses_one = !peers.is_empty() && self.rng.random_bool(0.4);
@@ -207,7 +204,7 @@ impl Lane<'_> {
                         false => self.turn(*node, &paths, now),
                     };
                     let ended = turn.last().map_or(now, |last| last.at_ms);
-                    // Nothing is to be filled again after a moment.
+                    // After a moment of absence a memory node needs no filling.
                     now = ended + lease * if is_authority { 1 } else { LEASES_TO_FILL };
                     if now > span {
                         return strikes;
@@ -219,8 +216,8 @@ impl Lane<'_> {
         }
     }
 
-    /// Nodes from which this one may be cut: of its lane, and memory nodes if it stays one of less
-    /// than half of the compute nodes to miss them.
+    /// Nodes from which a node may be cut: nodes of its lane, and memory nodes if less than half of
+    /// the compute nodes then miss them.
     fn paths(&self, node: NodeName, lane: &[NodeName]) -> Vec<NodeName> {
         let bounds = self.bounds;
         if !bounds.cables || node.kind == NodeKind::Memory {
@@ -233,7 +230,7 @@ impl Lane<'_> {
         all.filter(|other| bounds.may_cut(node, *other).is_ok()).collect()
     }
 
-    /// Draws the loss of one path for so long that this node gives way, and its return.
+    /// Draws the loss of one path, long enough for the node to give way, and the node's return.
     fn lost_path(&mut self, node: NodeName, peers: &[NodeName], now: u64) -> Vec<Strike> {
         let lease = self.lease.as_millis() as u64;
         let other = peers[self.rng.random_range(0..peers.len())];
@@ -246,7 +243,7 @@ impl Lane<'_> {
             .into()
     }
 
-    /// Draws moments in which the authority's host is away.
+    /// Draws moments of absence of the authority's host.
     fn moments(&mut self, node: NodeName, mut now: u64) -> Vec<Strike> {
         let (lease, most) = (self.lease.as_millis() as u64, self.bounds.moment_ms() / 2);
         let mut strikes = Vec::new();
@@ -260,8 +257,8 @@ impl Lane<'_> {
         strikes
     }
 
-    /// Draws a node's strikes from `now` until it is started again. It may be cut from the other
-    /// ends of these `paths`.
+    /// Draws a node's strikes from `now` until its restart. The node may be cut from the other ends
+    /// of `paths`.
     fn turn(&mut self, node: NodeName, paths: &[NodeName], mut now: u64) -> Vec<Strike> {
         let lease = self.lease.as_millis() as u64;
         let mut strikes = Vec::new();
@@ -285,14 +282,14 @@ impl Lane<'_> {
             now += self.rng.random_range(lease * 3 / 2..=lease * 2);
             strike(now, returns);
             now += self.rng.random_range(0..=lease / 2);
-            // The others do not use it any more, and its content is out of date.
+            // The other nodes no longer use this memory node, and its content is out of date.
             if node.kind == NodeKind::Memory {
                 strike(now, Fault::Kill);
                 now += self.rng.random_range(0..=lease / 2);
             }
         } else {
             strike(now, Fault::Kill);
-            // Restart before the others have noticed, or during its recovery, or after it.
+            // Restart before other nodes have noticed, or during recovery, or after recovery.
             now += match self.rng.random_bool(0.3) {
                 true => self.rng.random_range(0..=lease / 2),
                 false => self.rng.random_range(lease..=lease * 3),
@@ -303,14 +300,14 @@ impl Lane<'_> {
         strikes
     }
 
-    /// Draws the strikes of a node that was started at `now`, before it may take part.
+    /// Draws the strikes at a node restarted at `now`, before it may take part.
     fn struck_starts(&mut self, node: NodeName, mut now: u64) -> Vec<Strike> {
         let lease = self.lease.as_millis() as u64;
         let count = if self.rng.random_bool(0.5) { self.rng.random_range(1..=2) } else { 0 };
         let mut strikes = Vec::new();
         let mut strike = |at_ms, fault| strikes.push(Strike { at_ms, node, fault });
         for _ in 0..count {
-            // A process runs after moments; until it takes part, or is filled, leases pass.
+            // A process runs after moments; leases pass until it takes part, or is filled.
             let longest = if self.rng.random() { lease / 2 } else { lease * 3 };
             now += self.rng.random_range(0..=longest);
             let is_paused = self.rng.random_bool(0.4);
@@ -322,7 +319,7 @@ impl Lane<'_> {
                     false => self.rng.random_range(lease * 3 / 2..=lease * 2),
                 };
                 strike(now, returns);
-                // The start goes on from where it was.
+                // The start continues from the point of the pause.
                 now += self.rng.random_range(0..=lease * 2);
             }
             if node.kind == NodeKind::Memory || !is_paused {
@@ -334,9 +331,9 @@ impl Lane<'_> {
         strikes
     }
 
-    /// Draws a pair of faults: one silences a node, the other ends that.
+    /// Draws a pair of faults: the first silences a node, the second ends the silence.
     fn away(&mut self) -> [Fault; 2] {
-        // No random number is drawn where there is no choice.
+        // No random number is drawn without a choice.
         match self.bounds.cables && self.rng.random() {
             true => [Fault::Partition, Fault::Heal],
             false => [Fault::Pause, Fault::Resume],

@@ -1,5 +1,5 @@
-//! Events of a schedule: strikes, waits, snapshots and restores, in the order of time; and the
-//! rounds that restores divide it into.
+//! Events of a schedule in order of time: strikes, waits, snapshots and restores; and the rounds
+//! between restores.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::schedule::Strike;
 
-/// End of the cluster with a snapshot, and its start from there.
+/// Stop of the cluster with a snapshot, and start from that snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restore {
     /// Milliseconds since the load began.
     pub at_ms: u64,
-    /// Strikes while compute nodes come to rest and one takes a snapshot; their times count from
+    /// Strikes while compute nodes come to rest and one of them takes a snapshot; times count from
     /// the order to rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ending: Vec<Strike>,
-    /// Strikes while the nodes start again; their times count from the first start.
+    /// Strikes while the nodes start again; times count from the first start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub starting: Vec<Strike>,
 }
@@ -32,13 +32,13 @@ pub enum Event {
         /// Milliseconds since the load began.
         at_ms: u64,
     },
-    /// Puts off what comes behind it until every node that was started again takes part, and every
-    /// node that is away is out.
+    /// Delays later events until every restarted node takes part, and every node that is away is
+    /// out.
     Wait {
         /// Milliseconds since the load began.
         at_ms: u64,
     },
-    /// End of the cluster, and start from a snapshot.
+    /// Stop of the cluster, and start from a snapshot.
     Restore(Restore),
 }
 
@@ -118,7 +118,7 @@ impl Event {
     }
 }
 
-/// Fields of a line that has a time and nothing else.
+/// Fields of a line with only a time.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Moment {
@@ -130,7 +130,7 @@ const SNAPSHOT: &str = "snapshot";
 const WAIT: &str = "wait";
 const RESTORE: &str = "restore";
 
-/// Events until the cluster is restored, or the load ends. Times count from the round's beginning.
+/// Events until the cluster is restored, or the load ends. Times count from the start of the round.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Round {
     /// Time of load before this round.
@@ -141,7 +141,7 @@ pub struct Round {
     pub strikes: Vec<Strike>,
     /// Times of snapshots.
     pub snapshots_ms: Vec<u64>,
-    /// Times from which strikes are put off until the cluster has settled.
+    /// Times from which strikes wait until the cluster has settled.
     pub waits_ms: Vec<u64>,
     /// Restore that ends the round; `None` for the last round.
     pub restore: Option<Restore>,

@@ -1,18 +1,18 @@
-//! Applications beside the callers that put new keys into an ordered table, and the check that it
-//! has every row that was acknowledged, and no other.
+//! Applications that insert new keys into an ordered table, besides the callers; and the check that
+//! the table has every acknowledged row, and no other row.
 //!
 //! # What it is
-//! Half of the growers put keys that ascend, half random ones, with values of up to
-//! [`VALUE_BYTES`]. A key is put until it is known to be there, by inserts, whose repetitions are
-//! recognised: a value names its key and its attempt, and a key that nobody has put yet must not be
-//! refused as one that exists. Where all attempts have failed without an effect, the key is given
-//! up; where the outcome of one stays unknown, the row may be there or not.
+//! Half of the growers insert ascending keys, half random keys, with values of up to
+//! [`VALUE_BYTES`]. A key is inserted repeatedly until its row is known to exist. Repetitions are
+//! recognised: a value names its key and its attempt, and a key not inserted yet must not be
+//! refused as existing. If all attempts have failed without an effect, the key is given up; if the
+//! outcome of an attempt stays unknown, the row may or may not exist.
 //!
-//! The table is [`TABLE`] of the cluster's file, or is created where applications may create
-//! tables. Else nothing grows.
+//! The table is [`TABLE`] of the cluster's file, or is created if applications may create tables.
+//! Otherwise nothing grows.
 //!
 //! # What it is not
-//! Load for its own sake: rows are put at a bounded rate, and take a small part of the memory.
+//! A throughput load: rows are inserted at a bounded rate, and take a small part of the memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,63 +41,63 @@ const GROWERS: usize = 4;
 /// Maximum number of rows a second: the test is not about throughput.
 const MOST_ROWS_PER_S: f64 = 100.0;
 /// Bytes of a memory node for each row: a node of the tree is half full, has two versions and is
-/// written anew for each of its rows, and the free slots of nodes that are killed are lost.
+/// rewritten for each of its rows, and the free slots of killed nodes are lost.
 const MEMORY_PER_ROW: u64 = 16 << 10;
-/// Pause before a key is put again, or the table is read again.
+/// Pause before a key is inserted again, or the table is read again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Number of violations that a message names.
 const SOME: usize = 5;
-/// Stream of random numbers of the first grower, beside those of other clients.
+/// Random stream of the first grower, separate from the streams of other clients.
 const STREAM: u64 = 2000;
 
-/// All rows that were put so far, in all lives of the cluster.
+/// All rows inserted so far, over all lives of the cluster.
 #[derive(Default)]
 pub struct Growth {
-    /// Whether there is a table that grows.
+    /// Whether a growing table exists.
     has_table: bool,
     rows: BTreeMap<Vec<u8>, PutRow>,
-    /// Number of keys that each grower has put so far.
+    /// Number of keys inserted so far by each grower.
     given: [u64; GROWERS],
-    /// Keys refused as existing that nobody had put.
+    /// Keys refused as existing although never inserted.
     refused: Vec<String>,
-    /// Rows that are gone, wrong, or nobody's.
+    /// Rows that are missing, wrong, or never inserted.
     findings: Vec<String>,
 }
 
-/// A row that was put, and may be there.
+/// An inserted row, which may exist.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct PutRow {
-    /// Attempts of which one has written it.
+    /// Possible writers: one of these attempts has written the row.
     writers: Vec<u32>,
-    /// Whether it is there for certain.
+    /// Whether the row exists for certain.
     certain: bool,
 }
 
-/// What became of one attempt to put a key.
+/// Outcome of one attempt to insert a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PutOutcome {
-    /// It has committed.
+    /// The attempt has committed.
     Put,
     /// The key exists.
     Exists,
-    /// It may have committed.
+    /// The attempt may have committed.
     Unknown,
-    /// It has changed nothing, and the loss of nodes explains that.
+    /// The attempt has changed nothing, and the loss of nodes explains the error.
     Nothing,
 }
 
-/// What is known of a key after an attempt.
+/// Knowledge of a key after an attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum PutJudgement {
-    /// The row is there.
+    /// The row exists.
     There(PutRow),
-    /// It exists, although nobody has put it.
+    /// The key was refused as existing, although never inserted.
     FalselyRefused,
-    /// Nothing: try again.
+    /// Nothing is known: try again.
     Open,
 }
 
-/// Judges the `attempt` to put a key; `unknown` are the attempts before it that may have committed.
+/// Judges the `attempt` to insert a key; `unknown` are earlier attempts that may have committed.
 fn judge(unknown: &[u32], attempt: u32, outcome: PutOutcome) -> PutJudgement {
     let there = |writers: Vec<u32>| PutJudgement::There(PutRow { writers, certain: true });
     match outcome {
@@ -108,7 +108,7 @@ fn judge(unknown: &[u32], attempt: u32, outcome: PutOutcome) -> PutJudgement {
     }
 }
 
-/// Result of an attempt; an error that no fault explains is a defect.
+/// Outcome of an attempt; an error that no fault explains is a defect.
 fn outcome(put: Result<(), CallError>) -> Result<PutOutcome, BenchError> {
     match put {
         Ok(()) => Ok(PutOutcome::Put),
@@ -130,7 +130,7 @@ fn is_explained(error: &CallError) -> bool {
     of_a_session || error.is_retryable() || a_fault_explains(error)
 }
 
-/// Key number `number` of a grower: half of them are put in ascending order.
+/// Key number `number` of a grower: half of the growers insert in ascending order.
 fn key(grower: usize, number: u64, noise: u64) -> Vec<u8> {
     let grower = grower as u8;
     match grower % 2 {
@@ -141,7 +141,7 @@ fn key(grower: usize, number: u64, noise: u64) -> Vec<u8> {
     }
 }
 
-/// Value that an attempt puts.
+/// Value that an attempt inserts.
 fn content(key: &[u8], attempt: u32) -> Vec<u8> {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let of_key = key.iter().fold(0xcbf2_9ce4_8422_2325, mix);
@@ -160,11 +160,11 @@ fn spec(file: &ClusterFile) -> TableSpec {
     TableSpec::new(TABLE).key_bytes(KEY_BYTES).record_bytes(VALUE_BYTES).capacity(rows).ordered()
 }
 
-/// Growers of one round, before they begin.
+/// Growers of a round, before the start.
 pub struct Growers {
     table: Option<TableId>,
     clock: Env,
-    /// Number of rows that each may have put in the end.
+    /// Maximum number of rows per grower, over all rounds.
     most: u64,
     growth: Growth,
 }
@@ -178,11 +178,11 @@ struct Grown {
 }
 
 impl Growers {
-    /// Finds or creates the table, in a cluster that nothing has struck yet.
+    /// Finds or creates the table, in a cluster before its first strike.
     ///
     /// # Errors
-    /// The table cannot be created for another reason than that applications may not; or it is gone
-    /// since the last round.
+    /// The table cannot be created although applications may create tables; or it is gone since the
+    /// last round.
     pub async fn ready(
         client: &Client,
         file: &ClusterFile,
@@ -215,8 +215,8 @@ impl Growers {
         Ok(Self { table, clock: clock.clone(), most, growth })
     }
 
-    /// Puts rows until the time is up, then finds out whether the last ones are there. `all` is the
-    /// duration of the load in all rounds together.
+    /// Inserts rows until the time is up, then finds out whether the last rows exist. `all` is the
+    /// total duration of the load in all rounds.
     ///
     /// # Errors
     /// An insert failed in a way that no fault explains.
@@ -248,7 +248,7 @@ impl Growers {
     }
 }
 
-/// One application that puts rows.
+/// An application that inserts rows.
 struct Grower {
     client: Client,
     table: TableId,
@@ -264,7 +264,7 @@ impl Grower {
         most: u64,
         pause: Duration,
     ) -> Result<Grown, BenchError> {
-        // Numbers of rows go on in the next life of the cluster, and so do random keys.
+        // Row numbers and random keys continue in the next life of the cluster.
         let mut rng = self.clock.rng((STREAM + self.grower as u64) << 32 | given);
         let (mut rows, mut refused) = (Vec::new(), Vec::new());
         while given < most && self.clock.now() < self.until {
@@ -280,7 +280,7 @@ impl Grower {
         Ok(Grown { grower: self.grower, given, rows, refused })
     }
 
-    /// Puts a row until it is there, or time is up.
+    /// Inserts a row until it is known to exist, or time is up.
     async fn put(&self, key: &[u8]) -> Result<PutJudgement, BenchError> {
         let mut unknown = Vec::new();
         for attempt in 1.. {
@@ -310,16 +310,16 @@ impl Grower {
 }
 
 impl Growth {
-    /// Number of rows that are there for certain; `None` if nothing grows.
+    /// Number of rows that exist for certain; `None` if nothing grows.
     pub fn count(&self) -> Option<usize> {
         self.has_table.then(|| self.rows.values().filter(|row| row.certain).count())
     }
 
-    /// Scans the table as an application and compares; returns what is to be reported. There is
-    /// nothing to report where nothing grows.
+    /// Scans the table as an application, compares its rows, and returns the checks to report;
+    /// without a growing table, the list is empty.
     ///
     /// # Errors
-    /// The operating system's; no compute node lets an application in.
+    /// Errors of the operating system; no compute node accepts the connection.
     pub fn check(&mut self, file: &ClusterFile) -> Result<Vec<Check>, String> {
         if !self.has_table {
             return Ok(Vec::new());
@@ -352,7 +352,7 @@ impl Growth {
         ])
     }
 
-    /// Remembers which rows were found, and by which attempt they were written: they must stay.
+    /// Remembers the rows found, and the attempts that wrote them: these rows must stay.
     fn settle(&mut self, found: &Rows) {
         for (key, value) in found {
             let Some(row) = self.rows.get_mut(key) else { continue };
@@ -362,7 +362,7 @@ impl Growth {
     }
 }
 
-/// Reads the whole table in one scan; begins again where nodes are lost meanwhile.
+/// Reads the whole table in one scan; starts again if nodes are lost meanwhile.
 async fn read_all(client: &Client) -> Result<Rows, String> {
     let clock = Env::real(0);
     let deadline = clock.now().after(LOOKING_UP);
@@ -390,7 +390,7 @@ async fn read_once(client: &Client) -> Result<Option<Rows>, CallError> {
     Ok(Some(rows))
 }
 
-/// Violations in what a scan has found, given what was put.
+/// Violations in a scan's rows, given the rows inserted.
 fn compare(put: &BTreeMap<Vec<u8>, PutRow>, found: &Rows) -> Vec<String> {
     let mut findings = Vec::new();
     let name = |key: &[u8]| key.escape_ascii().to_string();

@@ -1,8 +1,9 @@
 //! Hostile applications: authenticated clients that demand more than their share throughout a run.
 //!
-//! They run on a thread of their own, beside the callers, and are closed, refused or made to wait.
-//! Whatever they do, callers must be served and no node be lost; the report checks that. These
-//! clients check only whether a server grants what it must refuse.
+//! The hostile clients run on a thread of their own, besides the callers; servers close such
+//! connections, refuse requests or delay them. Despite the attacks, callers must be served and no
+//! node be lost; the report checks this. The hostile clients themselves check only whether a server
+//! grants a request that must be refused.
 
 use std::io;
 use std::time::Duration;
@@ -23,10 +24,10 @@ use lotus_node::config::file::ClusterFile;
 
 /// Duration of a visit that the server does not close: longer than a server's patience.
 const VISIT: Duration = Duration::from_secs(15);
-/// Pause of a client after a visit, or a connection that failed.
+/// Pause of a client after a visit, or a failed connection.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Directory requests in one batch, and the pause between two batches of a client that reads the
-/// answers: the callers need processors as well.
+/// answers: the callers need processors too.
 const BATCH: u32 = 256;
 const BATCH_PAUSE: Duration = Duration::from_millis(50);
 /// Rows of one step: as many as fit in the longest request.
@@ -39,13 +40,13 @@ enum Habit {
     AsksOnly,
     /// Sends requests and reads a byte a second.
     ReadsAByteASecond,
-    /// Sends requests without end, and reads all answers.
+    /// Sends endless requests, and reads all answers.
     AsksWithoutEnd,
     /// Begins a request and sends a byte of it a second.
     SendsAByteASecond,
     /// Asks for thousands of rows in one step.
     AsksForTooMuch,
-    /// Sends bytes that are no message.
+    /// Sends bytes that form no message.
     SendsGarbage,
 }
 
@@ -63,15 +64,15 @@ impl Habit {
 /// Results of hostile clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Met {
-    /// Number of connections that were let in.
+    /// Number of admitted connections.
     pub admitted: u64,
-    /// Number of those that the server has closed.
+    /// Number of admitted connections closed by the server.
     pub closed: u64,
-    /// Steps that were answered although they ask for too much.
+    /// Oversized steps that were answered.
     pub granted: u64,
 }
 
-/// Hostile clients, before they begin.
+/// Hostile clients, before their start.
 pub struct Hostile {
     addresses: Vec<String>,
     security: Security,
@@ -81,10 +82,10 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Prepares this number of clients of a cluster, to run until `until`.
+    /// Prepares `clients` clients of a cluster, to run until `until`.
     ///
     /// # Errors
-    /// A sentence: this host has no credentials as an application.
+    /// A sentence: this host has no application credentials.
     pub fn of(
         file: &ClusterFile,
         clients: usize,
@@ -132,14 +133,14 @@ impl Hostile {
             let address = &self.addresses[rng.random_range(0..self.addresses.len())];
             let noise = rng.random();
             let visit = self.visit(address, habit, noise, &mut met);
-            // A client that is not closed leaves by itself.
+            // A client leaves on its own if the server does not close the connection.
             let ended = tokio::time::timeout(VISIT.min(left), visit).await;
             met.closed += u64::from(matches!(ended, Ok(Ok(()))));
             tokio::time::sleep(PAUSE.min(left)).await;
         }
     }
 
-    /// Makes one connection. `Ok` if the server has closed it after letting it in.
+    /// Makes one connection. `Ok` if the server closed the connection after admitting it.
     async fn visit(
         &self,
         address: &str,
@@ -150,7 +151,7 @@ impl Hostile {
         let opened = Stream::open(address, &self.security).await;
         let (mut stream, incoming, directory) = opened.map_err(io::Error::other)?;
         met.admitted += 1;
-        // An error from now on means that the connection was closed.
+        // A later error means that the connection was closed.
         let _ = match habit {
             Habit::AsksOnly => ask_only(&mut stream).await,
             Habit::ReadsAByteASecond => read_slowly(&mut stream).await,
@@ -182,7 +183,7 @@ async fn ask_only(stream: &mut Stream) -> io::Result<()> {
 async fn read_slowly(stream: &mut Stream) -> io::Result<()> {
     let (batch, mut at) = (batch(), 0);
     loop {
-        // A write that timed out has written nothing.
+        // A timed-out write has written nothing.
         let written = tokio::time::timeout(Duration::from_secs(1), stream.write(&batch[at..]));
         match written.await {
             Ok(count) => at = (at + count?) % batch.len(),
@@ -216,7 +217,7 @@ async fn send_slowly(stream: &mut Stream) -> io::Result<()> {
 }
 
 async fn send_garbage(stream: &mut Stream, noise: &[u8; 32]) -> io::Result<()> {
-    // The frame's length is valid; its content is no message.
+    // The frame's length is valid; its content is not a message.
     let mut garbage = Vec::new();
     frame::append(&mut garbage, |out| {
         out.extend_from_slice(&noise[..4]);
@@ -225,7 +226,7 @@ async fn send_garbage(stream: &mut Stream, noise: &[u8; 32]) -> io::Result<()> {
     });
     debug_assert!(garbage.len() > HEADER_BYTES);
     stream.write_all(&garbage).await?;
-    // The server closes the connection, at the latest when it refuses this.
+    // The server closes the connection, at the latest when it refuses the garbage.
     while stream.read(&mut [0; 64]).await? > 0 {}
     Ok(())
 }

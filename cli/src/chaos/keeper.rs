@@ -2,35 +2,35 @@
 //! cluster bears it.
 //!
 //! # What it is
-//! [`Keeper::step`] is called again and again with the [`Standings`] and returns what to do now. A
-//! schedule from a file is kept to the millisecond ([`Pace::Exact`]): its writer may want what the
-//! cluster does not survive. It waits for two things only: no memory node is taken away while
-//! another one returns, and nothing behind a `wait` begins before every node that was started again
-//! takes part. A drawn schedule ([`Pace::Careful`]) was drawn for a cluster that recovers in time,
-//! on a machine that may be too busy for that. So
-//! * a strike waits, with all later ones at its kind of node, until the cluster can do without the
-//!   node: until all other memory nodes are whole, or a majority of compute nodes stays;
-//! * a node that is out for long, though nothing in the schedule explains it, is started again. On
-//!   a busy machine nodes miss their lease that nothing has struck;
+//! [`Keeper::step`] is called repeatedly with the [`Standings`] and returns the strikes to carry
+//! out now. A schedule from a file is kept to the millisecond ([`Pace::Exact`]): its author may
+//! want faults that the cluster does not survive. Only two delays apply: no memory node is taken
+//! away while another memory node returns, and no event after a `wait` begins before every
+//! restarted node takes part. A drawn schedule ([`Pace::Careful`]) assumes a cluster that recovers
+//! in time, but the machine may be too busy for that. So
+//! * a strike waits, with all later ones at its kind of node, until the cluster can spare the node:
+//!   until all other memory nodes are whole, or a majority of compute nodes stays;
+//! * a node that is out for long without a reason in the schedule is started again: on a busy
+//!   machine nodes miss their lease without a strike;
 //! * in the end strikes stop, and all nodes come back.
 //!
 //! # What it is not
-//! Actions: nothing is carried out or asked here; all of it is pure.
+//! Actions: nothing is carried out or asked here; the whole module is pure.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::schedule::{Bounds, Fault, Strike};
 use lotus_node::config::name::{NodeKind, NodeName};
 
-/// Leases after which a node that is out is not expected to come back by itself.
+/// Leases after which a node that is out is not expected to return on its own.
 const LEASES_OUT: u64 = 5;
 
 /// State of a node, as the cluster reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// Takes part, with all data that it is to have.
+    /// Takes part, with complete data.
     Whole,
-    /// Is being filled with what it missed; a compute node: does not serve yet.
+    /// Is being filled with missed data; of a compute node: does not serve yet.
     Filling,
     /// Takes no part.
     Out,
@@ -48,30 +48,30 @@ pub enum Pace {
     Careful,
 }
 
-/// A schedule that is being carried out.
+/// A schedule in progress.
 pub struct Keeper {
     bounds: Bounds,
     pace: Pace,
-    /// Strikes left, by the kind of node.
+    /// Remaining strikes, by the kind of node.
     memory: Queue,
     compute: Queue,
-    /// Times of snapshots still to take. They are delayed along with strikes at compute nodes.
+    /// Times of remaining snapshots. Snapshots are delayed along with strikes at compute nodes.
     snapshots_ms: VecDeque<u64>,
-    /// Times from which on everything waits until the cluster has [settled](Self::has_settled).
+    /// Times from which all events wait until the cluster has [settled](Self::has_settled).
     waits_ms: VecDeque<u64>,
     /// Last fault of each node.
     last: BTreeMap<NodeName, Fault>,
-    /// Time since which each node is out without having been struck.
+    /// Time since which a node is out without a strike.
     out_since_ms: BTreeMap<NodeName, u64>,
     /// Start times of nodes that do not take part yet.
     started_ms: BTreeMap<NodeName, u64>,
-    /// Number of starts that were struck before the node took part.
+    /// Number of starts struck before the node took part.
     starts_struck: usize,
-    /// Number of kills, pauses and cuts that were given up because the time was over.
+    /// Number of kills, pauses and cuts given up because the time was over.
     given_up: usize,
 }
 
-/// Strikes in order, with the delay that they have gathered.
+/// Strikes in order, with their accumulated delay.
 #[derive(Default)]
 struct Queue {
     strikes: VecDeque<Strike>,
@@ -79,7 +79,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Next strike, with the time at which it is due.
+    /// Next strike, with its due time.
     fn next(&self) -> Option<Strike> {
         let next = self.strikes.front()?;
         Some(Strike { at_ms: next.at_ms + self.late_ms, ..*next })
@@ -87,7 +87,7 @@ impl Queue {
 }
 
 impl Keeper {
-    /// Creates a keeper of these strikes.
+    /// Creates a keeper of `strikes`.
     pub fn new(bounds: Bounds, pace: Pace, strikes: &[Strike]) -> Self {
         let queue = |kind| Queue {
             strikes: strikes.iter().copied().filter(|strike| strike.node.kind == kind).collect(),
@@ -108,22 +108,22 @@ impl Keeper {
         }
     }
 
-    /// Adds snapshots at these times.
+    /// Adds snapshots at the times `at_ms`.
     #[must_use]
     pub fn with_snapshots(mut self, at_ms: &[u64]) -> Self {
         self.snapshots_ms = at_ms.iter().copied().collect();
         self
     }
 
-    /// Adds waits: what is scheduled at one of these times, or later, is put off until every node
-    /// that was started again takes part, and every node that is away is out.
+    /// Adds waits: events scheduled at a wait's time, or later, are delayed until every restarted
+    /// node takes part, and every node that is away is out.
     #[must_use]
     pub fn with_waits(mut self, at_ms: &[u64]) -> Self {
         self.waits_ms = at_ms.iter().copied().collect();
         self
     }
 
-    /// Whether a snapshot is to be taken now; each is reported once.
+    /// Whether a snapshot is due now; each snapshot is reported once.
     pub fn takes_snapshot(&mut self, now_ms: u64) -> bool {
         let late_ms = self.compute.late_ms;
         let is_over = self.pace == Pace::Careful && now_ms >= self.span_ms();
@@ -136,8 +136,8 @@ impl Keeper {
         due
     }
 
-    /// Whether the next step needs the standings. They cannot be read while the authority's host is
-    /// away: the read would wait, and the host would not come back.
+    /// Whether the next step needs the standings. The standings cannot be read while the
+    /// authority's host is away: the read would block, and the host would not come back.
     pub fn looks(&self) -> bool {
         if self.is_blind() {
             return false;
@@ -153,12 +153,12 @@ impl Keeper {
         self.started_ms.contains_key(&node)
     }
 
-    /// Number of starts so far that were struck before the node took part.
+    /// Number of starts so far struck before the node took part.
     pub fn starts_struck(&self) -> usize {
         self.starts_struck
     }
 
-    /// Number of kills, pauses and cuts that were given up, or are to come.
+    /// Number of kills, pauses and cuts given up or still to come.
     pub fn strikes_left(&self) -> usize {
         let left = self.memory.strikes.iter().chain(&self.compute.strikes);
         self.given_up + left.filter(|strike| strike.fault.goes_away()).count()
@@ -182,7 +182,7 @@ impl Keeper {
         match self.pace {
             Pace::Exact => idle && self.snapshots_ms.is_empty() && self.waits_ms.is_empty(),
             Pace::Careful => {
-                // Its memory does not come back before the cluster is started anew.
+                // The authority host's memory returns only with a new start of the cluster.
                 let whole = standings.iter().all(|(node, standing)| {
                     *standing == Standing::Whole || self.bounds.is_authority(*node)
                 });
@@ -191,7 +191,7 @@ impl Keeper {
         }
     }
 
-    /// Ends the start of nodes that take part, two leases after it at the earliest: a node that was
+    /// Ends the start of participating nodes, at the earliest two leases after the start: a node
     /// restarted within its lease passes for its earlier process for a while.
     fn see_who_has_started(&mut self, now_ms: u64, standings: &Standings) {
         let noticed_ms = 2 * self.bounds.lease.unwrap_or_default().as_millis() as u64;
@@ -213,9 +213,9 @@ impl Keeper {
         self.last.iter().any(is_away)
     }
 
-    /// Whether every node that was started again takes part, and the others have given up every
-    /// node that is away, or one of the ends of a path that is cut. `true` while nothing can be
-    /// seen: the authority's host may have to return first.
+    /// Whether every restarted node takes part, and the other nodes have given up every node that
+    /// is away, or one end of every cut path. `true` while the standings cannot be read: the
+    /// authority's host may have to return first.
     fn has_settled(&self, standings: &Standings) -> bool {
         let is_out = |node: &NodeName| standings.get(node) == Some(&Standing::Out);
         let given_up = |(node, fault): (&NodeName, &Fault)| {
@@ -224,12 +224,12 @@ impl Keeper {
         self.is_blind() || self.started_ms.is_empty() && self.last.iter().all(given_up)
     }
 
-    /// Whether what is scheduled at this time waits for the cluster to settle.
+    /// Whether an event scheduled at `at_ms` waits for the cluster to settle.
     fn is_put_off(&self, at_ms: u64) -> bool {
         self.waits_ms.front().is_some_and(|wait| *wait <= at_ms)
     }
 
-    /// Ends the next wait, if everything before it is done and the cluster has settled.
+    /// Ends the next wait, if all earlier events are done and the cluster has settled.
     fn end_wait(&mut self, now_ms: u64, standings: &Standings) {
         let Some(at_ms) = self.waits_ms.front().copied() else { return };
         let is_before = |queue: &Queue| queue.strikes.front().is_some_and(|it| it.at_ms < at_ms);
@@ -239,7 +239,7 @@ impl Keeper {
             return;
         }
         self.waits_ms.pop_front();
-        // What is scheduled behind the wait keeps its distance from it.
+        // Events after the wait keep their distance from the wait.
         self.memory.late_ms = now_ms - at_ms;
         self.compute.late_ms = now_ms - at_ms;
     }
@@ -249,7 +249,7 @@ impl Keeper {
         let mut due = Vec::new();
         for kind in [NodeKind::Memory, NodeKind::Compute] {
             while let Some(next) = self.next(kind).filter(|next| next.at_ms <= now_ms) {
-                // Later strikes keep their distance from this one.
+                // The distance to later strikes stays the same.
                 if self.pace == Pace::Careful {
                     self.queue_mut(kind).late_ms += now_ms - next.at_ms;
                 }
@@ -257,7 +257,7 @@ impl Keeper {
                     break;
                 }
                 self.queue_mut(kind).strikes.pop_front();
-                // The standings do not show it yet.
+                // The standings do not show the strike yet.
                 self.note(next);
                 due.push(Strike { at_ms: now_ms, ..next });
             }
@@ -265,14 +265,14 @@ impl Keeper {
         due
     }
 
-    /// Next strike at a node of this kind, unless it is put off.
+    /// Next strike at a node of this kind, unless a wait delays the strike.
     fn next(&self, kind: NodeKind) -> Option<Strike> {
         let queue = self.queue(kind);
         let scheduled_ms = queue.strikes.front()?.at_ms;
         queue.next().filter(|_| !self.is_put_off(scheduled_ms))
     }
 
-    /// Whether a strike may be carried out now, given the nodes that would be left.
+    /// Whether a strike may be carried out now, given the remaining nodes.
     fn can_do_without(&self, Strike { node, fault, .. }: Strike, standings: &Standings) -> bool {
         let is_out = standings.get(&node) == Some(&Standing::Out);
         if !fault.goes_away() || is_out {
@@ -297,9 +297,9 @@ impl Keeper {
         others.count() >= needed
     }
 
-    /// Whether the schedule has struck a node and is about to start it again. Its strikes at a node
-    /// that was started again, or was not struck yet, are no reason to expect its return: they come
-    /// when all are whole, and may wait for this node.
+    /// Whether the schedule has struck a node and is about to restart it. Scheduled strikes at a
+    /// restarted node, or at a node not struck yet, do not promise a return: such strikes come when
+    /// all nodes are whole, and may wait for this node.
     fn will_return(&self, node: NodeName) -> bool {
         let next = self.queue(node.kind).strikes.iter().find(|strike| strike.node == node);
         let returns = next.is_some_and(|next| matches!(next.fault, Fault::Kill | Fault::Restart));
@@ -311,7 +311,7 @@ impl Keeper {
         self.last.get(&node).is_some_and(|fault| fault.goes_away())
     }
 
-    /// Drops the strikes that are left, and returns those that undo the last fault of every node.
+    /// Drops the remaining strikes, and returns strikes that undo the last fault of every node.
     fn let_all_return(&mut self, at_ms: u64) -> Vec<Strike> {
         self.given_up = self.strikes_left();
         self.memory.strikes.clear();
@@ -331,8 +331,8 @@ impl Keeper {
         returning
     }
 
-    /// Returns restarts for nodes that have been out for [`LEASES_OUT`] leases without a reason in
-    /// the schedule.
+    /// Returns restarts for nodes that were out for [`LEASES_OUT`] leases without a reason in the
+    /// schedule.
     pub fn help_up(&mut self, at_ms: u64, standings: &Standings) -> Vec<Strike> {
         if self.pace == Pace::Exact {
             return Vec::new();
@@ -350,12 +350,12 @@ impl Keeper {
             if self.will_return(node) || at_ms < since + lease * LEASES_OUT {
                 continue;
             }
-            // A memory node's process does not end by itself.
+            // A memory node's process does not end on its own.
             let faults: &[Fault] = match node.kind {
                 NodeKind::Memory => &[Fault::Kill, Fault::Restart],
                 NodeKind::Compute => &[Fault::Restart],
             };
-            // It had time enough, so this does not count as a struck start.
+            // The start had enough time, so this restart does not count as a struck start.
             self.started_ms.remove(&node);
             helped.extend(faults.iter().map(|&fault| Strike { at_ms, node, fault }));
         }

@@ -1,14 +1,14 @@
-//! Joins what applications saw in several lives of a cluster into one history; each life began with
-//! the snapshot that ended the one before.
+//! Joins the histories that applications saw in several lives of a cluster into one history. Each
+//! life began with the snapshot that ended the life before.
 //!
 //! # Names of versions
-//! A restored row has no writer, and ids of attempts begin anew in each life. So an attempt's id is
+//! A restored row has no writer, and ids of attempts start anew in each life. So an attempt's id is
 //! extended by the number of its life, and a read of a restored row is taken to read the last
-//! version of the life before: the one version that was not replaced there. If a row was written
-//! without being read, the last version may not be known: such reads are left out.
+//! version of the life before: the only version not replaced in that life. If a row was written
+//! without being read, the last version may be unknown: such reads are left out.
 //!
 //! # What it is not
-//! A check of values; other checks do that.
+//! A check of values: these are checked elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,14 +25,14 @@ type Row = (TableId, PrimaryKey);
 #[derive(Default)]
 pub struct Lives {
     count: u64,
-    /// Tables, with the ids of the first life.
+    /// Tables, with their ids of the first life.
     tables: Vec<(TableId, String)>,
     log: Log,
-    /// Last version of each row that was written; `None` if it is not known.
+    /// Last version of each row written; `None` if unknown.
     last: BTreeMap<Row, Option<TxnId>>,
 }
 
-/// Versions of a row that a life wrote, deleted, and replaced.
+/// Versions of a row that one life wrote, deleted, and replaced.
 #[derive(Default)]
 struct Written {
     versions: BTreeSet<TxnId>,
@@ -73,8 +73,7 @@ impl Lives {
         TxnId::new(id.incarnation(), id.slot(), self.count << ATTEMPT_BITS | attempt)
     }
 
-    /// Translates an operation to ids that are valid across all lives; `None` if its version is not
-    /// known.
+    /// Translates an operation to ids valid across all lives; `None` if its version is unknown.
     fn translate(&self, names: &[(TableId, String)], operation: Operation) -> Option<Operation> {
         let name = names.iter().find(|(id, _)| *id == operation.table).map(|(_, name)| name);
         let table = self.tables.iter().find(|(_, known)| Some(known) == name);
@@ -108,8 +107,8 @@ fn note(written: &mut BTreeMap<Row, Written>, operations: &[Operation]) {
 }
 
 impl Written {
-    /// Last version of the row; `None` if it may be any of several. Deletions count only if nothing
-    /// else is left.
+    /// Last version of the row; `None` if there are several candidates. Deletions count only if no
+    /// other version is left.
     fn last(&self) -> Option<TxnId> {
         let left = || self.versions.difference(&self.replaced).copied();
         let mut there = left().filter(|version| !self.deletions.contains(version));

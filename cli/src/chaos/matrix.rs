@@ -2,17 +2,17 @@
 //! and checks the result.
 //!
 //! # What it is
-//! A [`Coordinate`] is a step, given by its [`FaultPoint`], the process that takes it, and a blow:
-//! the process is killed right there, or stands still for longer than the lease. [`actors`] lists
-//! for every point the processes that take the step; the matrix is derived from it and from the
-//! list of points, so a new point needs its own coordinates. Each is a run of its own, of a small
-//! cluster over `shm` in a directory of its own (`ground`), which begins with a snapshot. After the
-//! blow an operator does what docs/operations.md says (`ordeal`): starts again what has ended, or
-//! ends a cluster that reports incomplete data, and begins anew. In the end the cluster must serve,
-//! with the rows that it began with, and no file in the directory of snapshots may have others.
+//! A [`Coordinate`] is a step, given by its [`FaultPoint`], a process that takes the step, and a
+//! blow: the process is killed at the step, or paused for longer than the lease. [`actors`] lists
+//! for every point the processes that take the step; the matrix is derived from [`actors`] and the
+//! list of points, so a new point needs its own coordinates. Each coordinate is a separate run of a
+//! small cluster over `shm` in a directory of its own (`ground`), started from a snapshot. After
+//! the blow an operator follows docs/operations.md (`ordeal`): restarts nodes that have ended, or
+//! ends a cluster that reports incomplete data and starts it anew. In the end the cluster must
+//! serve its initial rows, and no file in the directory of snapshots may have other rows.
 //!
 //! # What it is not
-//! A test of transactions: nothing is written meanwhile. `lotus sim matrix` and `lotus chaos`
+//! A test of transactions: no rows are written during a run. `lotus sim matrix` and `lotus chaos`
 //! strike clusters at work.
 
 mod ground;
@@ -31,7 +31,7 @@ use crate::show::Verdict;
 use ground::Ground;
 use lotus_node::config::name::{NodeKind, NodeName};
 
-/// A process that takes steps.
+/// A process that takes steps of the matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Actor {
     /// The process of a node.
@@ -45,7 +45,7 @@ const OTHER: Actor = Actor::Node(NodeName::compute(1));
 const MEMORY: Actor = Actor::Node(NodeName { kind: NodeKind::Memory, index: 1 });
 const HOST: Actor = Actor::Node(NodeName { kind: NodeKind::Memory, index: 0 });
 
-/// Processes that pass a point; none for points that only a cluster in one process passes.
+/// Processes that pass a point; empty for points passed only by a cluster within one process.
 pub fn actors(point: FaultPoint) -> &'static [Actor] {
     use FaultPoint as P;
     match point {
@@ -66,11 +66,11 @@ pub fn actors(point: FaultPoint) -> &'static [Actor] {
 pub enum Blow {
     /// The process is killed.
     Kill,
-    /// The process stands still for some leases, and goes on.
+    /// The process is paused for some leases, and resumed.
     Stop,
 }
 
-/// A step, the process that is struck there, and the fault.
+/// A step, the process struck at that step, and the fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Coordinate {
     point: FaultPoint,
@@ -99,7 +99,7 @@ impl Coordinate {
             Blow::Kill => "kill",
             Blow::Stop => "stop",
         };
-        // A load passes the point many times: one in the middle.
+        // A load passes the point many times: strike in the middle.
         let passage = if self.point == FaultPoint::RowsLoaded { "@300" } else { "" };
         format!("{}{passage}={blow}", self.point.name())
     }
@@ -116,17 +116,17 @@ pub fn all() -> Vec<Coordinate> {
     all
 }
 
-/// One coordinate for each point: the first process that passes it is killed.
+/// One coordinate per point: kills the first process of the point's list.
 pub fn short() -> Vec<Coordinate> {
     let mut short = all();
     short.retain(|one| one.blow == Blow::Kill && actors(one.point)[0] == one.actor);
     short
 }
 
-/// Runs the chosen coordinates, some at a time, each cluster on a ground of its own.
+/// Runs the chosen coordinates, several at a time, each cluster on its own ground.
 ///
 /// # Errors
-/// A sentence: there is no such coordinate, or no room for a cluster.
+/// A sentence: the coordinate does not exist, or there is no room for a cluster.
 pub fn run(args: &ClusterMatrixArgs) -> Result<Verdict, String> {
     let chosen = match &args.only {
         Some(name) => {

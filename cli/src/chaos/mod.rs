@@ -4,24 +4,27 @@
 //! # What it is
 //! * `schedule`, `events`: faults, with their nodes and times; what a cluster survives; `draw`:
 //!   random schedules;
-//! * `ordeal`: rounds of load, with a restore between two; `round`: one of them; `aftermath`: the
-//!   checks after it; `restoring`: ends the cluster with a snapshot, and starts it from there;
-//! * `keeper`: when a strike is due; `striker`: carries it out; `copies`: snapshots under load;
-//! * `callers`: the load, which finds out the outcome of each of its calls; `lives`: joins what
-//!   they saw before and after a restore into one history;
-//! * `growers`: applications that put rows into an ordered table, and the check that all are there;
-//! * `hostile`: applications that ask for more than their share; `resident`: the memory they cost;
+//! * `ordeal`: rounds of load, with a restore between rounds; `round`: a round of load;
+//!   `aftermath`: the checks after a round; `restoring`: ends the cluster with a snapshot, and
+//!   starts it from that snapshot;
+//! * `keeper`: when a strike is due; `striker`: carries strikes out; `copies`: snapshots under
+//!   load;
+//! * `callers`: the load, which finds out the outcome of every call; `lives`: joins the callers'
+//!   histories before and after a restore into one history;
+//! * `growers`: applications that put rows into an ordered table, and the check that no row is
+//!   missing;
+//! * `hostile`: applications with excessive demands; `resident`: memory held by nodes under attack;
 //! * `report`: the output.
 //!
 //! Processes are killed and paused with signals, as an operator or a kernel would. When the load
 //! has ended, paused nodes are resumed, and all nodes that are out must have been recovered. Then
-//! each compute node that still serves audits all data: nothing INVISIBLE, no lock, no open log,
-//! replicas alike, balances as the calls have made them. Nothing of the cluster is left running.
+//! every serving compute node audits the data: nothing INVISIBLE, no lock, no open log, replicas
+//! alike, balances equal to the effects of the calls. No process of the cluster is left running.
 //!
 //! `matrix` strikes single processes at single steps, without load.
 //!
-//! Nodes that were started in network namespaces have cables, which are pulled and plugged in
-//! again, and single paths are cut; on loopback there are none, and a schedule that asks for it is
+//! Nodes started in network namespaces have cables that can be pulled and plugged in again, and
+//! paths that can be cut. On loopback there are no cables, and a schedule with such faults is
 //! refused.
 //!
 //! # Imports
@@ -68,20 +71,20 @@ use ordeal::Ordeal;
 use schedule::Bounds;
 use striker::Nodes;
 
-/// Time that nodes may take to start.
+/// Time limit for the start of nodes.
 const STARTING: Duration = Duration::from_secs(60);
 /// Approximate duration of the load between two restores.
 const BETWEEN_RESTORES: Duration = Duration::from_secs(60);
-/// Bytes of a row that remembers a call with as many operations as any of TPC-C has.
+/// Bytes of a row that remembers a call with the most operations of any TPC-C transaction.
 const TPCC_CALL_BYTES: u32 = 8192;
-/// Argument that asks for a drawn schedule.
+/// Argument that selects a drawn schedule.
 const RANDOM: &str = "random";
 
-/// Runs a schedule against a cluster that does not run yet, and shows the report.
+/// Runs a schedule against a cluster that is not running yet, and shows the report.
 ///
 /// # Errors
 /// A sentence: the schedule is invalid, the cluster does not start, or the load fails in a way that
-/// no fault explains. Nothing of the cluster runs any more then.
+/// no fault explains. No process of the cluster is left running.
 pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let load = Load::of(file).map_err(|error| error.to_string())?;
     let load =
@@ -151,13 +154,13 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     screen::show(&report.table(), &data).map_err(|error| error.to_string())?;
     let verdict = report.audit.outcome.into();
     if verdict != Verdict::Unsound {
-        // There were none before the run, and the next run begins with freshly loaded data.
+        // There were no snapshots before the run, and the next run starts with freshly loaded data.
         remove_snapshots(file)?;
     }
     Ok(verdict)
 }
 
-/// The cluster as it is to begin: with none of the data of an earlier run, whose balances are
+/// The cluster file for a fresh start: without the data of an earlier run, whose balances are
 /// unknown.
 fn afresh(file: &ClusterFile) -> ClusterFile {
     let mut file = file.clone();
@@ -167,7 +170,7 @@ fn afresh(file: &ClusterFile) -> ClusterFile {
     file
 }
 
-/// Refuses a cluster that would begin with a snapshot: the effects on its balances are not known.
+/// Refuses a cluster that would start from a snapshot: the effects on its balances are unknown.
 fn check_snapshots(file: &ClusterFile) -> Result<(), String> {
     let Some(snapshots) = &file.snapshots else { return Ok(()) };
     match snapshots.paths().map_err(|error| error.to_string())?.first() {
@@ -212,7 +215,7 @@ fn read(args: &ChaosArgs, bounds: &Bounds, seed: u64) -> Result<Vec<Event>, Stri
     bounds.parse(&text).map_err(|error| named(&error))
 }
 
-/// Prints the schedule, with its seed, in the form in which it can be read again.
+/// Prints the schedule, with its seed, in a form that can be read again.
 fn announce(path: &Path, seed: u64, events: &[Event]) {
     let head = if is_drawn(path) { format!("# drawn from seed {seed}\n") } else { String::new() };
     // A failed write to standard error is ignored.

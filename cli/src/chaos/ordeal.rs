@@ -1,4 +1,4 @@
-//! Drives a running cluster through rounds of load, with a restore between two.
+//! Drives a running cluster through rounds of load, with a restore between rounds.
 
 use std::time::Duration;
 
@@ -31,9 +31,9 @@ pub struct Ordeal<'a> {
     /// Limits of the whole schedule.
     pub bounds: Bounds,
     pub pace: Pace,
-    /// Whether calls report what they read and wrote.
+    /// Whether calls report the rows read and written.
     pub traced: bool,
-    /// Number of clients that ask for more than their share.
+    /// Number of hostile clients.
     pub hostile: usize,
     pub steps: &'a Steps,
 }
@@ -45,7 +45,7 @@ struct Sum {
     lives: Lives,
     copies: Copies,
     growth: Growth,
-    /// Strikes, with times since the load began.
+    /// Strikes, with times since the start of the load.
     strikes: Vec<Strike>,
     starts: usize,
     left_out: usize,
@@ -77,7 +77,7 @@ impl Ordeal<'_> {
         Ok(self.report(workload, sum))
     }
 
-    /// Runs one round, and judges its aftermath.
+    /// Runs a round, and judges its aftermath.
     fn drive(
         &self,
         clock: &Env,
@@ -120,7 +120,7 @@ impl Ordeal<'_> {
         Ok(workload)
     }
 
-    /// Ends the cluster and starts it again, and checks that all data is there.
+    /// Ends the cluster and starts it again, and checks that no data is missing.
     fn restore(&self, restore: &Restore, sum: &mut Sum) -> Result<(), String> {
         let Self { file, nodes, steps, .. } = *self;
         let authority = lotus_node::agree::seat::authority(file)?;
@@ -195,7 +195,8 @@ impl Sum {
         self.strikes.extend(strikes.iter().map(since));
     }
 
-    /// Adds checks. Of checks with one name, the first failure stays; else the last one counts.
+    /// Adds checks. Of checks with the same name, the first failure stays; otherwise the last check
+    /// counts.
     fn find(&mut self, checks: Vec<Check>) {
         for check in checks {
             match self.checks.iter_mut().find(|before| before.name == check.name) {

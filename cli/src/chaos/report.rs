@@ -20,39 +20,39 @@ pub struct Report {
     pub secs: f64,
     /// Name of the workload.
     pub workload: &'static str,
-    /// Strikes that were carried out.
+    /// Strikes carried out.
     pub schedule: Vec<Strike>,
-    /// Number of kills, pauses and cuts of the schedule for which no time was left.
+    /// Number of kills, pauses and cuts of the schedule left out for lack of time.
     pub strikes_left_out: usize,
-    /// Number of starts of nodes that were struck before the node took part.
+    /// Number of starts of nodes struck before the node took part.
     pub starts_struck: usize,
-    /// Number of snapshots reported as taken, `down`'s and those of checks included.
+    /// Number of snapshots reported as taken, including those of `down` and of checks.
     pub snapshots: usize,
-    /// Number of snapshots that were asked for and not taken.
+    /// Number of snapshots requested but not taken.
     pub snapshots_failed: usize,
-    /// Number of snapshots that were struck while they were taken.
+    /// Number of snapshots struck while in progress.
     pub snapshots_struck: usize,
-    /// Number of times the cluster was ended with a snapshot and started from it.
+    /// Number of times the cluster was ended with a snapshot and started from that snapshot.
     pub restores: usize,
     /// Number of restores that were struck.
     pub restores_struck: usize,
-    /// Number of times that all had to be begun anew before it served.
+    /// Number of times that the whole cluster had to start anew before it served.
     pub begun_anew: usize,
-    /// Epoch of the membership afterwards.
+    /// Epoch of the membership at the end.
     pub epoch: Option<u32>,
-    /// Nodes that do not take part any more.
+    /// Nodes that no longer take part.
     pub expelled: Vec<NodeName>,
     /// Calls that have committed.
     pub committed: u64,
-    /// Calls that the workload itself rejected.
+    /// Calls rejected by the workload's own logic.
     pub refused: u64,
-    /// Calls that had no answer, or an error.
+    /// Calls without an answer, or with an error.
     pub unanswered: u64,
-    /// Number of unanswered calls that turned out to be committed.
+    /// Number of unanswered calls found to be committed.
     pub found_committed: u64,
-    /// Number of rows that were put into the ordered table; `None` if there is none that grows.
+    /// Number of rows inserted into the ordered table; `None` if no table grows.
     pub grown: Option<usize>,
-    /// Longest time in which nothing committed, in milliseconds.
+    /// Longest time without a commit, in milliseconds.
     pub longest_silence_ms: u64,
     /// Checks of the data and of the run.
     pub audit: Audit,

@@ -1,7 +1,7 @@
-//! Memory that the nodes' processes hold, sampled throughout a run.
+//! Memory held by the nodes' processes, sampled throughout a run.
 //!
-//! Only anonymous memory counts: what a process has allocated and touched. Memory that nodes share
-//! over `shm` belongs to the cluster, and is as large as its file says.
+//! Only anonymous memory counts: memory that a process has allocated and touched. Memory shared by
+//! nodes over `shm` belongs to the cluster, and its size is set in the cluster's file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,16 +20,16 @@ use lotus_node::host::usage::anonymous_bytes;
 /// Sampling interval.
 const LOOKING: Duration = Duration::from_millis(250);
 /// Permitted growth of a process under load: caches that fill, state of clients, memory kept by the
-/// allocator. A client that is answered without limit takes as much in seconds.
+/// allocator. A client answered without limit takes this much in seconds.
 const GROWTH_BYTES: u64 = 256 << 20;
 
 /// Samples of a run.
 pub struct Resident {
-    /// Maximum over the processes of each kind when the load began.
+    /// Maximum over the processes of each kind at the start of the load.
     first: BTreeMap<NodeKind, u64>,
-    /// Maximum of each node since then.
+    /// Maximum of each node since the start.
     most: BTreeMap<NodeName, u64>,
-    /// Memory limit of a memory node on `tcp`, which it may come to use; 0 on `shm`.
+    /// Memory limit of a memory node on `tcp`, all of which may come into use; 0 on `shm`.
     lent: u64,
 }
 
@@ -49,7 +49,7 @@ impl Resident {
         resident
     }
 
-    /// Samples again and again until `stop` is set.
+    /// Samples repeatedly until `stop` is set.
     pub fn watch(mut self, nodes: &Nodes, stop: &AtomicBool) -> Self {
         let env = Env::real(0);
         while !stop.load(Ordering::Relaxed) {
@@ -67,7 +67,7 @@ impl Resident {
         }
     }
 
-    /// Checks that all processes stayed below their bounds.
+    /// Checks that the processes stayed below the bounds.
     pub fn check(&self) -> Check {
         let bound = |kind: NodeKind| {
             let lent = if kind == NodeKind::Memory { self.lent } else { 0 };

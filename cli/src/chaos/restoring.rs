@@ -1,10 +1,11 @@
-//! Restores under faults: the cluster is ended with a snapshot, as `lotus cluster down` ends it,
-//! and started again from the snapshot, while nodes are struck.
+//! Restores under faults: ends the cluster with a snapshot, as `lotus cluster down` does, and
+//! starts it from that snapshot, while nodes are struck.
 //!
 //! # The operator's part
-//! A node that has ended is started again, as by an init system. Where that does not help, all
-//! nodes are ended, without a snapshot, and begun anew with the last one ([`next`] says when): when
-//! the founder has ended before all data was there, or the host of the authority has ended.
+//! A node that has ended is restarted, as by an init system. If a restart does not help, all nodes
+//! are ended without a snapshot, and the cluster starts anew from the last snapshot ([`next`]
+//! decides): when the founder has ended before all data was restored, or the host of the authority
+//! has ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,18 +29,18 @@ use lotus_node::host::polling::{PAUSE, wait_until};
 use lotus_node::requests::copier;
 use lotus_node::snapshots::{Digest, Snapshot};
 
-/// Time until all nodes must serve, before all is begun anew.
+/// Time limit for all nodes to serve, before the cluster starts anew.
 const STARTING: Duration = Duration::from_secs(120);
 /// Maximum number of restarts of nodes in one attempt.
 const MOST_RESTARTS: usize = 12;
 /// Maximum number of attempts to start the cluster, and to end it with a snapshot.
 const MOST_ATTEMPTS: usize = 6;
-/// Time after which a lost memory node is not expected to come back by itself.
+/// Time after which a lost memory node is not expected to return on its own.
 const OUT_FOR_LONG: Duration = Duration::from_secs(20);
-/// Node that hosts the authority, or begins its life elsewhere.
+/// Node that hosts the authority, or begins the cluster's life in an authority elsewhere.
 const HOST: NodeName = NodeName { kind: NodeKind::Memory, index: 0 };
 
-/// A cluster that is to be ended and started.
+/// A cluster to be ended and restarted.
 pub struct Restoring<'a> {
     pub file: &'a ClusterFile,
     pub nodes: &'a Nodes,
@@ -48,22 +49,22 @@ pub struct Restoring<'a> {
 
 /// Result of a restore.
 pub struct Restored {
-    /// Number of running nodes that were struck.
+    /// Number of running nodes struck.
     pub blows: usize,
-    /// Number of times that all was begun anew.
+    /// Number of times that the whole cluster started anew.
     pub begun_anew: usize,
-    /// Whether all data is there that was there before.
+    /// Whether all data survived the restore.
     pub check: Check,
 }
 
-/// State of nodes that start.
+/// State of starting nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Look {
     all_serve: bool,
-    /// Whether the founder has ended before all data was there.
+    /// Whether the founder ended before all data was restored.
     not_whole: bool,
     ended: Vec<NodeName>,
-    /// Memory nodes that the membership has given up. Their processes do not end by themselves.
+    /// Memory nodes that the membership has given up. Their processes do not end on their own.
     lost: Vec<NodeName>,
 }
 
@@ -71,14 +72,14 @@ struct Look {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Move {
     Wait,
-    /// Start these nodes again.
+    /// Restart these nodes.
     Start(Vec<NodeName>),
-    /// End all nodes and begin anew, for this reason.
+    /// End all nodes and start anew, for the given reason.
     BeginAnew(&'static str),
     Done,
 }
 
-/// Steps taken so far, and the time they took.
+/// Steps taken so far, and elapsed time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Efforts {
     /// Number of restarts of nodes.
@@ -109,11 +110,12 @@ fn next(look: &Look, hosts_authority: bool, efforts: Efforts) -> Move {
 }
 
 impl Restoring<'_> {
-    /// Ends the cluster with a snapshot and starts it from there, under the strikes of `restore`.
+    /// Ends the cluster with a snapshot and starts it from that snapshot, under the strikes of
+    /// `restore`.
     ///
     /// # Errors
-    /// A sentence: no snapshot is taken however often the cluster is told to end, or it does not
-    /// come back.
+    /// A sentence: no attempt to end the cluster takes a snapshot, or the cluster does not come
+    /// back.
     pub fn carry_out(
         &self,
         authority: &ClusterAuthority,
@@ -135,7 +137,7 @@ impl Restoring<'_> {
         Ok(Restored { blows: ended + started, begun_anew, check })
     }
 
-    /// Takes the last snapshot, again if need be.
+    /// Takes the last snapshot, with retries.
     fn end(&self, authority: &ClusterAuthority, copies: &mut Copies) -> Result<Snapshot, String> {
         let mut attempts = 0;
         loop {
@@ -153,7 +155,8 @@ impl Restoring<'_> {
         }
     }
 
-    /// Starts all nodes until they serve; returns the number of times that all was begun anew.
+    /// Starts the nodes until the whole cluster serves; returns the number of times that the whole
+    /// cluster started anew.
     fn start(&self) -> Result<usize, String> {
         let mut begun_anew = 0;
         loop {
@@ -167,22 +170,20 @@ impl Restoring<'_> {
                 return Err(format!("the cluster does not start from its snapshot: {why}"));
             }
             self.steps.say(format!("all is begun anew: {why}"));
-            // A node that stands still could not even end.
+            // A paused node could not even end.
             self.nodes.resume_all()?;
             stop(self.file, Silent::MayLive, self.steps)?;
         }
     }
 
-    /// Starts all nodes and waits until all serve; returns a reason to begin all anew, if there is
-    /// one.
+    /// Starts the nodes and waits until every node serves; returns a reason to start anew, if any.
     fn start_once(&self) -> Result<Option<&'static str>, String> {
         let all: Vec<NodeName> = self.nodes.all().collect();
         start_processes(self.file, &all, STARTING)?;
         self.await_all()
     }
 
-    /// Restarts nodes that end, until all serve; returns a reason to begin all anew, if there is
-    /// one.
+    /// Restarts nodes that end, until every node serves; returns a reason to start anew, if any.
     fn await_all(&self) -> Result<Option<&'static str>, String> {
         let hosts_authority = !self.file.authority.outlives_the_cluster();
         let env = Env::real(0);
@@ -193,7 +194,7 @@ impl Restoring<'_> {
             let (waited, since_last_start) = (now.since(began), now.since(last_start));
             let efforts = Efforts { restarts, waited, since_last_start };
             match next(&self.look()?, hosts_authority, efforts) {
-                // A node that stood still may learn only now that it was expelled.
+                // A paused node may learn only now that it was expelled.
                 Move::Done if !whole => {
                     whole = true;
                     let lease = self.file.settings.lease.unwrap_or_default();
@@ -226,8 +227,8 @@ impl Restoring<'_> {
         })
     }
 
-    /// Checks that the cluster has begun with the snapshot `last`, and has all its data: takes
-    /// another one, before there is load.
+    /// Checks that the cluster started from the snapshot `last` and has all of its data, by taking
+    /// another snapshot before there is load.
     fn look_at_data(
         &self,
         last: &Snapshot,
@@ -242,8 +243,8 @@ impl Restoring<'_> {
         Ok(judge(last.sequence, before, restored, &after))
     }
 
-    /// Runs `doing` while nodes are struck at their times; returns its result, and the number of
-    /// running nodes struck. Resumes all nodes in the end.
+    /// Runs `doing` while nodes are struck on schedule; returns its result, and the number of
+    /// running nodes struck. Resumes all nodes at the end.
     fn while_struck<T>(
         &self,
         strikes: &[Strike],
@@ -281,7 +282,7 @@ impl Restoring<'_> {
                 break;
             }
             let runs = self.nodes.process(strike.node).is_some();
-            // A node that was killed may have been started again by now.
+            // A killed node may already have been restarted.
             if strike.fault != Fault::Restart || !runs {
                 self.nodes.carry_out(*strike)?;
             }
@@ -291,7 +292,8 @@ impl Restoring<'_> {
     }
 }
 
-/// Checks that a cluster that has begun with the snapshot `restored` has all data of its last one.
+/// Checks that a cluster started from its last snapshot, and has the data of that snapshot.
+/// `restored` is the snapshot from which the cluster started.
 fn judge(last: u64, before: &Digest, restored: Option<u64>, after: &Digest) -> Check {
     let begun = restored.map_or("none".to_owned(), |restored| format!("number {restored}"));
     let detail = match (restored == Some(last), before == after) {

@@ -1,5 +1,5 @@
-//! One round of load: the workload's transactions are called, and a table grows, while nodes are
-//! struck and hostile clients run, until the time is up.
+//! One round of load. Until the time is up, the workload's transactions are called and a table
+//! grows, while nodes are struck and hostile clients run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ pub struct Driving<'a> {
     pub nodes: &'a Nodes,
     /// Clock of the callers, and seed of random choices.
     pub clock: &'a Env,
-    /// Number of times the cluster was restored before.
+    /// Number of earlier restores of the cluster.
     pub life: u32,
     /// Duration of the load in this round, and in all rounds together.
     pub span: Duration,
@@ -36,9 +36,9 @@ pub struct Driving<'a> {
     pub keeper: Keeper,
     pub copies: Copies,
     pub growth: Growth,
-    /// Whether calls report what they read and wrote.
+    /// Whether calls report the rows read and written.
     pub traced: bool,
-    /// Number of clients that ask for more than their share.
+    /// Number of hostile clients.
     pub hostile: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct Driven {
     pub siege: Siege,
 }
 
-/// Results of hostile clients, and the memory that nodes held meanwhile.
+/// Results of hostile clients, and the nodes' memory use during the attack.
 pub struct Siege {
     pub met: Met,
     pub resident: Resident,
@@ -112,7 +112,7 @@ impl Use for Driving<'_> {
     }
 }
 
-/// Sets the flag when dropped, so that polling threads end however a run ends.
+/// Sets the flag when dropped, so that polling threads end whichever way a run ends.
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -1,4 +1,4 @@
-//! Schedules of faults: JSON lines, one fault each.
+//! Schedules of faults: JSON lines, one fault per line.
 //!
 //! # What it is
 //! ```text
@@ -8,11 +8,11 @@
 //! {"at_ms":4000,"node":"cn-1","fault":"kill"}
 //! ```
 //! Faults come in the order of time. Empty lines, and lines that begin with `#`, are ignored. An
-//! invalid line is an error that names it.
+//! invalid line is an error with the line number.
 //!
-//! A `wait` has no node: what comes behind it is put off until every node that was started again
-//! takes part, and every node that is killed, paused or cut off is given up. Distances behind it
-//! are kept. The length of the wait depends on the machine:
+//! A `wait` has no node: later events are delayed until every restarted node takes part, and every
+//! node that is killed, paused or cut off is given up. Distances between later events are kept. The
+//! length of the wait depends on the machine:
 //! ```text
 //! {"at_ms":4000,"node":"cn-1","fault":"restart"}
 //! {"at_ms":4500,"fault":"wait"}
@@ -39,7 +39,7 @@
 //! [`Bounds::may_strike`] and [`Bounds::may_cut`] alone decide what a cluster survives.
 //!
 //! # What it is not
-//! Actions: nothing is carried out here; all of it is pure.
+//! Actions: this module is pure.
 
 use std::time::Duration;
 
@@ -53,19 +53,19 @@ use lotus_node::config::name::{NodeKind, NodeName};
 pub enum Fault {
     /// The process ends at once (SIGKILL).
     Kill,
-    /// The process stands still (SIGSTOP).
+    /// The process is paused (SIGSTOP).
     Pause,
-    /// The process goes on (SIGCONT).
+    /// The process is resumed (SIGCONT).
     Resume,
-    /// The node is started again, as a new incarnation; a running process is killed first.
+    /// The node is restarted, as a new incarnation; a running process is killed first.
     Restart,
     /// The node's cable is pulled.
     Partition,
     /// The node's cable is plugged in again.
     Heal,
-    /// The path to this other node is cut, and no other one.
+    /// The path to the given node is cut; other paths stay open.
     Cut(NodeName),
-    /// The path to this other node is healed.
+    /// The path to the given node is healed.
     Mend(NodeName),
 }
 
@@ -83,7 +83,7 @@ impl Fault {
         }
     }
 
-    /// Node at the other end of a path that is cut or healed.
+    /// Node at the other end of a cut or healed path.
     pub fn other(self) -> Option<NodeName> {
         match self {
             Self::Cut(other) | Self::Mend(other) => Some(other),
@@ -91,7 +91,7 @@ impl Fault {
         }
     }
 
-    /// Whether the fault takes the node away, or may, until another one brings it back.
+    /// Whether the fault takes the node away, or may, until a later fault brings it back.
     pub fn goes_away(self) -> bool {
         matches!(self, Self::Kill | Self::Pause | Self::Partition | Self::Cut(_))
     }
@@ -103,13 +103,13 @@ impl Fault {
 pub struct Strike {
     /// Milliseconds since the load began.
     pub at_ms: u64,
-    /// Node that it strikes.
+    /// Node to strike.
     pub node: NodeName,
     /// Fault.
     pub fault: Fault,
 }
 
-/// A strike as it is written.
+/// A strike in its written form.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -200,8 +200,8 @@ pub struct Bounds {
     pub snapshots: bool,
 }
 
-/// Leases after its restart at which a memory node counts as a copy that may be relied on. Its loss
-/// is noticed after one, and a small load is copied in less than another.
+/// Leases after its restart at which a memory node counts as a reliable copy. Its loss is noticed
+/// after one lease, and a small load is copied in less than another lease.
 pub const LEASES_TO_FILL: u64 = 4;
 
 /// State of a node after the strikes so far.
@@ -210,28 +210,28 @@ enum Fate {
     Runs,
     Stands,
     CutOff,
-    /// The path to this node is cut.
+    /// The path to the given node is cut.
     CutFrom(NodeName),
     Dead,
 }
 
 impl Bounds {
-    /// Whether this node hosts the authority. Its memory is never used again once it was given up,
-    /// for as long as the cluster lives.
+    /// Whether this node hosts the authority. Once its memory has been given up, the cluster never
+    /// uses that memory again.
     pub fn is_authority(&self, node: NodeName) -> bool {
         self.hosts_authority && node == NodeName { kind: NodeKind::Memory, index: 0 }
     }
 
-    /// Longest time for which the authority's host may be away: half a lease, in which no node
-    /// gives it up.
+    /// Longest permitted absence of the authority's host: half a lease, in which no node gives the
+    /// host up.
     pub fn moment_ms(&self) -> u64 {
         self.lease.unwrap_or_default().as_millis() as u64 / 2
     }
 
-    /// Checks that a cluster survives this fault of this node.
+    /// Checks that a cluster survives a fault of a node.
     ///
     /// # Errors
-    /// A sentence that says why it would not.
+    /// A sentence that says why the cluster would not survive.
     pub fn may_strike(&self, node: NodeName, fault: Fault) -> Result<(), &'static str> {
         match (node.kind, fault) {
             (_, Fault::Partition | Fault::Heal | Fault::Cut(_) | Fault::Mend(_))
@@ -252,7 +252,7 @@ impl Bounds {
         }
     }
 
-    /// Checks that the path from a node that may give way to this other one can be cut.
+    /// Checks that the path between `node`, which may give way, and `other` can be cut.
     ///
     /// # Errors
     /// A sentence that says why not.
@@ -279,7 +279,7 @@ impl Bounds {
     /// [`ScheduleError`].
     pub fn parse(&self, text: &str) -> Result<Vec<Event>, ScheduleError> {
         let mut events: Vec<Event> = Vec::new();
-        // Strikes since the cluster was last started anew.
+        // Strikes since the last new start of the cluster.
         let mut strikes: Vec<Strike> = Vec::new();
         for (index, line) in text.lines().enumerate() {
             if line.trim().is_empty() || line.trim_start().starts_with('#') {
@@ -308,7 +308,7 @@ impl Bounds {
         Ok(events)
     }
 
-    /// Checks that the authority's host is back in the end.
+    /// Checks that the authority's host has returned in the end.
     fn check_return(&self, strikes: &[Strike]) -> Result<(), String> {
         match strikes.iter().rfind(|strike| self.is_authority(strike.node)) {
             Some(last) if last.fault.goes_away() => {
@@ -318,7 +318,7 @@ impl Bounds {
         }
     }
 
-    /// Checks that the authority's host was away for no longer than a moment before this strike.
+    /// Checks that the authority's host was away for at most a moment before this strike.
     fn check_moment(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
         let Strike { at_ms, node, fault } = strike;
         let last = before.iter().rfind(|earlier| earlier.node == node);
@@ -362,7 +362,7 @@ impl Bounds {
         }
     }
 
-    /// Checks strikes while the cluster is ended and started.
+    /// Checks strikes during the end and the start of the cluster.
     fn check_restore(&self, restore: &Restore) -> Result<(), String> {
         self.check_snapshots()?;
         for (list, strikes) in [("ending", &restore.ending), ("starting", &restore.starting)] {
@@ -393,7 +393,7 @@ impl Bounds {
         Ok(())
     }
 
-    /// Checks that a fault can follow the strikes before it.
+    /// Checks that a fault can follow the earlier strikes.
     fn check(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
         let Strike { node, fault, .. } = strike;
         self.check_node(node)?;
@@ -445,12 +445,13 @@ impl Bounds {
         }
     }
 
-    /// Checks that enough nodes of its kind are left unstruck when this node is struck as well.
+    /// Checks that enough nodes of the same kind are left unstruck when this node is struck as
+    /// well.
     fn check_survivors(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
         let Strike { at_ms, node, fault } = strike;
         let is_struck = |other: NodeName| {
             let last = before.iter().rfind(|earlier| earlier.node == other);
-            // What was away for a moment only has its memory.
+            // A node that was only away for a moment still has its memory.
             let was_away = |last: &Strike| !self.is_authority(other) || last.fault.goes_away();
             last.is_some_and(|last| was_away(last) && !self.is_filled(last, at_ms))
         };
@@ -473,7 +474,7 @@ impl Bounds {
         }
     }
 
-    /// Whether the last strike restarted the node so long ago that it has been filled since.
+    /// Whether the last strike restarted the node long enough ago for the node to be filled.
     fn is_filled(&self, last: &Strike, at_ms: u64) -> bool {
         let lease = self.lease.unwrap_or_default().as_millis() as u64;
         last.fault == Fault::Restart && at_ms >= last.at_ms + lease * LEASES_TO_FILL
@@ -488,7 +489,7 @@ pub fn write(events: &[Event]) -> String {
 /// Error message for a line, without line breaks.
 fn in_one_line(error: &serde_json::Error) -> String {
     let said = error.to_string();
-    // The caller knows the line's number better.
+    // The caller knows the line number better.
     said.split(" at line ").next().unwrap_or_default().to_owned()
 }
 

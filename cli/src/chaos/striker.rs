@@ -27,16 +27,16 @@ use lotus_node::config::namespaces::PathState;
 use lotus_node::host::polling::{PAUSE, wait_until};
 use lotus_node::host::processes::{ProcessState, StateFolder};
 
-/// Time that recovery may take when the load has ended.
+/// Time limit for recovery after the load.
 pub const RECOVERING: Duration = Duration::from_secs(60);
-/// Time beyond the load for which strikes may be put off. A busy machine fills a memory node in
-/// minutes.
+/// Time after the load for which strikes may be put off. On a busy machine filling a memory node
+/// takes minutes.
 const PUT_OFF: Duration = Duration::from_secs(300);
 
-/// Interval at which the standings are read.
+/// Interval between reads of the standings.
 const LOOKING: Duration = Duration::from_millis(100);
 
-/// Number of lacking shards that a message names.
+/// Number of missing shards that a message names.
 const SOME: usize = 8;
 
 /// The nodes of a cluster, seen from outside.
@@ -46,7 +46,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Nodes that a file describes.
+    /// Nodes described by a file.
     pub fn of(file: &ClusterFile) -> Self {
         Self { file: file.clone(), state: StateFolder::look(file) }
     }
@@ -56,18 +56,18 @@ impl Nodes {
         NodeName::all(&self.file)
     }
 
-    /// Nodes that do not take part any more.
+    /// Nodes that no longer take part.
     pub fn out(&self, now: &Membership) -> Vec<NodeName> {
         self.all().filter(|node| self.is_out(now, *node)).collect()
     }
 
-    /// Whether a memory node is being filled with what it missed.
+    /// Whether a memory node is being filled with missed data.
     fn is_filled(&self, now: &Membership, node: NodeName) -> bool {
         let id = node.id(&self.file);
         node.kind == NodeKind::Memory && now.joining().any(|joining| joining.node == id)
     }
 
-    /// Shards that memory nodes which are being filled still lack, in words; empty if none is being
+    /// Shards that joining memory nodes still lack, in words; empty if no memory node is being
     /// filled.
     pub fn lacking(&self, now: &Membership) -> String {
         let memory: Vec<NodeId> = (0..self.file.settings.memory_nodes as u16).map(NodeId).collect();
@@ -89,7 +89,7 @@ impl Nodes {
         lacking.collect()
     }
 
-    /// Whether a node's current process, and not an earlier one, serves and answers errands.
+    /// Whether a node's current process, not an earlier process, serves and answers errands.
     pub fn serves(&self, authority: &dyn Authority, node: NodeName) -> bool {
         let record = Record::read(node, authority).ok().flatten();
         record.is_some_and(|record| {
@@ -136,8 +136,8 @@ impl Nodes {
         self.all().map(|node| (node, standing(node))).collect()
     }
 
-    /// Resumes all nodes and plugs in all cables: a node that stands still could not even end, and
-    /// one that is cut off could not be asked.
+    /// Resumes the nodes and plugs in their cables: a paused node could not even end, and a node
+    /// that is cut off would not get requests.
     ///
     /// # Errors
     /// A sentence: a cable cannot be plugged in.
@@ -155,7 +155,7 @@ impl Nodes {
         self.state.complaint(node).unwrap_or_else(|| "it has said nothing".to_owned())
     }
 
-    /// Reports nodes that are helped up, with their last errors: the schedule did not say so.
+    /// Reports restarts that are not in the schedule, with the nodes' last errors.
     fn report(&self, helped: &[Strike]) {
         for strike in helped {
             let last = self.last_words(strike.node);
@@ -204,25 +204,25 @@ impl Nodes {
     }
 }
 
-/// Record of what was done to the nodes.
+/// Record of the strikes at the nodes.
 #[derive(Default)]
 pub struct Struck {
     /// All strikes, in order.
     pub strikes: Vec<Strike>,
-    /// Nodes that had to be helped up although nothing had been done to them since they were last
-    /// started, with their last errors.
+    /// Nodes restarted outside the schedule although untouched since their last start, with their
+    /// last errors.
     pub unexplained: Vec<(NodeName, String)>,
-    /// Number of starts that were struck before the node took part.
+    /// Number of starts struck before the node took part.
     pub starts: usize,
-    /// Number of kills, pauses and cuts for which no time was left, because earlier ones were put
+    /// Number of kills, pauses and cuts left out for lack of time, because earlier strikes were put
     /// off.
     pub left_out: usize,
 }
 
 impl Struck {
-    /// Whether nothing was done to a node since it was last started that may have it expelled. A
-    /// pause or a cut of less than half a lease may not; of a longer cut of a path, either end may
-    /// be.
+    /// Whether no strike since a node's last start can have caused its expulsion. A pause or a cut
+    /// of less than half a lease cannot; a longer cut of a path can cause the expulsion of either
+    /// end.
     pub fn is_untouched(&self, node: NodeName, lease: Option<Duration>) -> bool {
         let concerns = |strike: &&Strike| strike.node == node || strike.fault.other() == Some(node);
         let mut before = self.strikes.iter().rev().filter(concerns);
@@ -239,8 +239,8 @@ impl Struck {
     }
 }
 
-/// Strikes as the keeper decides, then resumes all nodes. Returns what was done, and when; and
-/// `copies` with the outcomes of the snapshots that were taken meanwhile.
+/// Carries out the strikes of the keeper, and resumes the nodes at the end. Returns the strikes
+/// with their times; and `copies` with the outcomes of the snapshots taken meanwhile.
 ///
 /// # Errors
 /// A sentence: a strike or a snapshot could not be carried out.
@@ -265,7 +265,7 @@ pub fn strike(
             looked = env.now();
         }
         let mut steps = keeper.step(now_ms, &standings);
-        // A node that does not take part yet was not expelled: its start takes long.
+        // A node that does not take part yet was not expelled: its start just takes long.
         let starting: Vec<NodeName> =
             nodes.all().filter(|node| keeper.is_starting(*node)).collect();
         let helped = keeper.help_up(now_ms, &standings);

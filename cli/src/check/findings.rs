@@ -1,7 +1,7 @@
 //! Output of a check, for a person and for a program (DESIGN §10).
 //!
-//! [`Findings`] is the JSON, field by field; [`Findings::text`] says the same to a person. Nothing
-//! is judged here.
+//! [`Findings`] is the JSON, field by field; [`Findings::text`] is the same as text for a person.
+//! This module does not judge.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,22 +19,23 @@ use crate::show::Verdict;
 pub struct Findings {
     /// The name of the history.
     history: String,
-    /// Whether real time was demanded.
+    /// Whether the check demanded real-time order.
     strict: bool,
     /// Whether transactions were judged, and no violation was found.
     passed: bool,
     #[serde(flatten)]
     size: Size,
-    /// Number of transactions that took effect, and so were judged.
+    /// Number of transactions that took effect and were judged.
     transactions: usize,
-    /// Time that reading took, in seconds.
+    /// Duration of reading, in seconds.
     read_s: f64,
-    /// Time that checking took, in seconds.
+    /// Duration of checking, in seconds.
     check_s: f64,
-    /// Number of violations of each kind, most basic kinds first; kinds without any are left out.
+    /// Number of violations of each kind, most basic kinds first; kinds without violations are
+    /// omitted.
     #[serde(serialize_with = "as_object")]
     anomalies: Vec<(&'static str, u64)>,
-    /// The first few of each kind.
+    /// The first few violations of each kind.
     violations: Vec<Evidence>,
 }
 
@@ -54,11 +55,11 @@ struct Size {
 #[derive(Debug, Serialize)]
 struct Evidence {
     anomaly: &'static str,
-    /// Ids of the transactions that it takes.
+    /// Ids of the transactions involved.
     transactions: Vec<u64>,
     /// Order of the transactions, with a reason for each edge.
     edges: Vec<Edge>,
-    /// The violation as a person reads it.
+    /// The violation as text for a person.
     text: String,
 }
 
@@ -76,12 +77,12 @@ struct Edge {
 pub struct Times {
     /// Reading the history.
     pub read: Duration,
-    /// Judging it.
+    /// Judging the history.
     pub check: Duration,
 }
 
 impl Findings {
-    /// Findings of `report` on `history`, which is called `name`.
+    /// Findings of `report` on `history`, named `name`.
     pub fn new(
         name: String,
         strict: bool,
@@ -103,7 +104,7 @@ impl Findings {
         }
     }
 
-    /// The findings for a person: several lines, the last one the verdict, with a line break.
+    /// The findings as text for a person: several lines, ending with the verdict and a line break.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (what, figures) in self.summary() {
@@ -119,7 +120,7 @@ impl Findings {
         text
     }
 
-    /// The verdict: a history of which no transaction took effect shows nothing.
+    /// The verdict. A history without an effective transaction proves nothing.
     pub fn verdict(&self) -> Verdict {
         match (self.anomalies.is_empty(), self.passed) {
             (false, _) => Verdict::Unsound,

@@ -1,7 +1,7 @@
 //! `lotus check`: from a history to a verdict.
 //!
-//! `lotus_checker` judges. This module opens, watches and times the history; the output is that of
-//! [`findings`]. Imports `args` and `show`.
+//! `lotus_checker` judges. This module opens, watches and times the history; [`findings`] formats
+//! the output. Imports `args` and `show`.
 
 mod findings;
 
@@ -25,27 +25,27 @@ const BUFFER_BYTES: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The system refuses to read the history, and says why.
+    /// The system refuses to read the history; the error says why.
     #[error("cannot read {0}: {1}")]
     Unreadable(String, io::Error),
-    /// A line is wrong. Mend it, or the program that recorded it.
+    /// A line is invalid. Fix the line, or the recording program.
     #[error("{0} is not a history: {1}")]
     NotAHistory(String, HistoryError),
-    /// Nothing was recorded. It would pass any check, so it passes none.
+    /// The history is empty. Any check would pass, so an empty history is refused.
     #[error("{0} is empty: there is nothing to check")]
     Empty(String),
     /// The result would replace the history. Name another path.
     #[error("--json names {}, which is the history itself", .0.display())]
     SameFile(PathBuf),
-    /// The result could not be written there. Name another path.
+    /// The result could not be written to its path. Name another path.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// The standard output is gone.
+    /// The standard output is closed.
     #[error("cannot write the result: {0}")]
     Stdout(#[from] io::Error),
 }
 
-/// Checks a history and shows what was found.
+/// Checks a history and shows the findings.
 ///
 /// # Errors
 /// [`Failure`] if there is no verdict.
@@ -82,7 +82,7 @@ pub fn run(args: &CheckArgs) -> Result<Verdict, Failure> {
 struct Source {
     /// Name for output and errors.
     name: String,
-    /// Length, if it is a regular file.
+    /// Length, for a regular file.
     bytes: Option<u64>,
     reader: Box<dyn Read>,
 }

@@ -13,7 +13,7 @@ use lotus_benchmarks::zipf::KeyChooser;
 use lotus_node::{ClusterFile, FileError};
 use serde::Deserialize;
 
-/// Seed of initial values; clients that drive the cluster must use the same.
+/// Seed of initial values; clients that drive the cluster must use the same seed.
 pub const SEED: u64 = 1;
 
 /// A workload and its size.
@@ -57,7 +57,7 @@ fn most_items() -> u32 {
 }
 
 impl Load {
-    /// The load that a cluster's file describes, if any.
+    /// Returns the load described by a cluster's file, if any.
     ///
     /// # Errors
     /// [`FileError::Line`].

@@ -1,5 +1,5 @@
-//! Descriptions of clusters (docs/operations.md) as this command reads them: the nodes' own, with
-//! the workload of `lotus bench` that a new cluster is loaded with (`load`).
+//! Descriptions of clusters (docs/operations.md) as this command reads them: the file of the node
+//! crate, plus the initial workload of `lotus bench` (`load`).
 
 pub mod load;
 
@@ -23,7 +23,7 @@ pub fn read(path: &Path, state: Option<&Path>) -> Result<ClusterFile, FileError>
     Load::of(&file).map(|_| file)
 }
 
-/// Settings of a cluster as benchmarks report them.
+/// Settings of a cluster in the form that benchmarks report.
 pub fn shape(file: &ClusterFile) -> ClusterConfig {
     let settings = &file.settings;
     ClusterConfig {

@@ -1,4 +1,4 @@
-//! All experiments by their names, and those in files of the user.
+//! All built-in experiments by name, and experiments in files of the user.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use super::locks::{self, LocksAlone};
 use super::recovery;
 use super::transactions::{self, Transactions};
 
-/// The name of all experiments that this build can run.
+/// Name that selects all experiments that this build can run.
 const ALL: &str = "all";
 
-/// An experiment that was asked for.
+/// A requested experiment.
 pub(super) struct Chosen {
     pub name: String,
     pub experiment: Box<dyn Experiment>,
-    /// It comes with the program.
+    /// Whether the experiment is built in.
     pub is_known: bool,
 }
 
@@ -23,30 +23,31 @@ pub(super) struct Chosen {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// There is no such experiment.
+    /// The experiment does not exist.
     #[error(
         "there is no experiment {0}; `lotus figures list` names them, and a path to a file ends \
          in .toml"
     )]
     Unknown(String),
-    /// A file is not one of an experiment.
+    /// A file does not describe an experiment.
     #[error("{0}: {1}")]
     File(String, String),
-    /// The experiment breaks rules, to measure what they cost, which this build cannot do.
+    /// The experiment breaks rules of the protocol, to measure their cost, and this build cannot
+    /// break rules.
     #[error("{0} takes a build with the feature sabotage")]
     Unbreakable(String),
-    /// Two experiments have one name, and so would their results.
+    /// Two experiments share a name, so their results would too.
     #[error("two experiments are called {0}")]
     Twice(String),
 }
 
-/// Names of all experiments that come with the program.
+/// Names of all built-in experiments.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     let files = transactions::FILES.iter().chain(locks::FILES);
     files.map(|(name, _)| *name).chain(recovery::ALL.iter().map(|one| one.name))
 }
 
-/// An experiment that comes with the program, by its name.
+/// Returns a built-in experiment by its name.
 ///
 /// # Panics
 /// Never: a test reads all files.
@@ -67,11 +68,11 @@ pub(super) fn known(name: &str) -> Option<Chosen> {
     Some(Chosen { name: name.to_owned(), experiment, is_known: true })
 }
 
-/// The experiments of these names or files, each once. `all` means those that come with the program
-/// and that this build can run.
+/// Returns the experiments with the requested names or files, without duplicates. `all` means the
+/// built-in experiments that this build can run.
 ///
 /// # Errors
-/// [`Refused`] if there is one that cannot be run.
+/// [`Refused`] if an experiment cannot be run.
 pub(super) fn chosen(asked: &[String]) -> Result<Vec<Chosen>, Refused> {
     let mut all: Vec<Chosen> = Vec::new();
     for name in asked {
@@ -104,13 +105,13 @@ fn one(name: &str) -> Result<Chosen, Refused> {
     }
 }
 
-/// An experiment of a file, called as it is.
+/// Returns the experiment in a file, named after the file.
 fn of_file(path: &str) -> Result<Chosen, Refused> {
     let bad = |why: String| Refused::File(path.to_owned(), why);
     let text = fs::read_to_string(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
     let name = Path::new(path).file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = name.unwrap_or_default();
-    // What its series are measured at stands at the top of a file about locks alone.
+    // In a file of a lock experiment, the measured points of the series are keys at the top level.
     let is_of_locks = toml::from_str::<toml::Table>(&text)
         .is_ok_and(|file| ["points", "sweep", "drawn"].iter().any(|key| file.contains_key(*key)));
     let experiment: Box<dyn Experiment> = match is_of_locks {

@@ -1,26 +1,26 @@
-//! Command lines of points, put together from what a figure, its series and the point say.
+//! Command lines of points, assembled from the flags of a figure, a series and a point.
 //!
-//! Pure. Later flags win over earlier ones, which the program itself refuses: so a point has one
-//! command line that it is measured with, and that anyone can type.
+//! Pure. Later flags replace earlier flags, since the program itself refuses repeated flags. So the
+//! command line of a point is unique, and can be typed by a user.
 
-/// Words of a command line, each flag once.
+/// Words of a command line, without repeated flags.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct CommandLine {
     /// Words before the first flag.
     words: Vec<String>,
-    /// Flags, each with its values.
+    /// Flags with their values.
     flags: Vec<(String, Vec<String>)>,
 }
 
 impl CommandLine {
-    /// Reads the parts from left to right.
+    /// Joins the parts from left to right.
     pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut line = Self::default();
         parts.into_iter().for_each(|part| line.add(part));
         line
     }
 
-    /// Adds flags, which replace those of the same names.
+    /// Adds flags, which replace earlier flags of the same names.
     pub(super) fn add(&mut self, part: &str) {
         for word in part.split_whitespace() {
             if word.starts_with("--") {
@@ -47,7 +47,7 @@ impl CommandLine {
         self.words.iter().chain(flags).map(String::as_str)
     }
 
-    /// The line as it is typed.
+    /// The line as typed.
     pub(super) fn typed(&self) -> String {
         self.words().collect::<Vec<_>>().join(" ")
     }

@@ -1,5 +1,5 @@
-//! The course of a run of many measurements: how many there are, how many are done, and about how
-//! long the rest takes. A bar on a terminal, plain lines anywhere else.
+//! Progress of a run of many measurements: their number, the number done, and an estimate of the
+//! remaining time. A bar on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::num::NonZero;
@@ -10,18 +10,19 @@ use lotus_fabric::env::{Env, Nanos};
 
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// Times of measurements so far, and the measurements that are left.
+/// Durations of completed measurements, and numbers of remaining measurements.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Pace {
-    /// Experiment and seconds of each measurement.
+    /// Experiment and seconds of each completed measurement.
     done: Vec<(usize, f64)>,
-    /// Number of measurements left of each experiment.
+    /// Number of remaining measurements of each experiment.
     left: Vec<usize>,
 }
 
 impl Pace {
-    /// Seconds that the rest takes about, if those of an experiment take as long as its others did,
-    /// and those of an experiment that has not begun as long as any; `None` before the first.
+    /// Estimated remaining seconds; `None` before the first completed measurement. A measurement is
+    /// expected to take the mean time of its experiment, or the mean of all experiments if its own
+    /// has not begun.
     fn left_s(&self) -> Option<f64> {
         let mean = |of: &dyn Fn(usize) -> bool| {
             let some = self.done.iter().filter(|(experiment, _)| of(*experiment));
@@ -45,20 +46,20 @@ fn in_words(s: f64) -> String {
     }
 }
 
-/// Shows the course on the standard error.
+/// Shows progress on the standard error.
 pub(super) struct Course {
     bar: Option<ProgressBar>,
     env: Env,
     pace: Pace,
-    /// Number of measurements in all, of those that have begun, and at a time.
+    /// Number of all measurements, of begun measurements, and of measurements at a time.
     all: usize,
     begun: usize,
     workers: NonZero<usize>,
 }
 
 impl Course {
-    /// Begins; `left` is the number of measurements of each experiment, of which `workers` run at a
-    /// time.
+    /// Begins; `left` is the number of measurements of each experiment, and `workers` measurements
+    /// run at a time.
     pub(super) fn start(left: Vec<usize>, workers: NonZero<usize>) -> Self {
         let all = left.iter().sum();
         let bar = (io::stderr().is_terminal() && all > 0).then(|| {
@@ -79,7 +80,7 @@ impl Course {
         self.workers
     }
 
-    /// Says that a measurement of an experiment begins.
+    /// Shows the start of a measurement; returns its time.
     pub(super) fn begin(&mut self, name: &str, label: &str) -> Nanos {
         self.begun += 1;
         let left = self.pace.left_s().map(|s| s / self.workers.get() as f64);
@@ -95,7 +96,7 @@ impl Course {
         self.env.now()
     }
 
-    /// Notes the end of a measurement that began then; returns how many seconds it took.
+    /// Records the end of a measurement that started at `began`; returns its duration in seconds.
     pub(super) fn end(&mut self, experiment: usize, began: Nanos) -> f64 {
         let took_s = self.env.now().since(began).as_secs_f64();
         self.pace.done.push((experiment, took_s));
@@ -106,12 +107,12 @@ impl Course {
         took_s
     }
 
-    /// Gives up what is left of an experiment.
+    /// Gives up the remaining measurements of an experiment.
     pub(super) fn skip(&mut self, experiment: usize) {
         self.pace.left[experiment] = 0;
     }
 
-    /// Lets something else be shown, which the bar does not draw over.
+    /// Runs `show` without the bar drawing over its output.
     pub(super) fn aside<T>(&self, show: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(show),

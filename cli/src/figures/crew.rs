@@ -1,7 +1,7 @@
 //! Measures the points of an experiment, several at a time.
 //!
-//! A simulated point lives on one thread and shares nothing with others, so that its result does
-//! not depend on how many are measured beside it.
+//! A simulated point runs on one thread and shares nothing with other points, so its result does
+//! not depend on the number of points measured in parallel.
 
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
@@ -13,8 +13,8 @@ use super::Failure;
 use super::course::Course;
 use super::experiment::{Experiment, Length, Task};
 
-/// Number of threads that measure, unless it was asked for. Points of full length are measured one
-/// after the other: some take 6 GB of memory.
+/// Number of measuring threads, as asked or by default. Points of full length are measured one
+/// after the other by default: some take 6 GB of memory.
 pub(super) fn workers(asked: Option<usize>, length: Length) -> NonZero<usize> {
     let asked = asked.unwrap_or_else(|| match length {
         Length::Full => 1,
@@ -28,13 +28,13 @@ pub(super) fn workers(asked: Option<usize>, length: Length) -> NonZero<usize> {
 pub(super) struct Job<'a> {
     pub experiment: &'a dyn Experiment,
     pub name: &'a str,
-    /// Its number in the course.
+    /// Number of the experiment in the course.
     pub index: usize,
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Shared<'a, K, T> {
-    /// Tasks that were not begun.
+    /// Tasks not begun yet.
     left: T,
     course: &'a mut Course,
     keep: K,
@@ -42,12 +42,12 @@ struct Shared<'a, K, T> {
 }
 
 impl Job<'_> {
-    /// Measures tasks, and gives the number of each, its result and the seconds that it took to
-    /// `keep` as soon as it is done, in the order in which they end. After a failure no other task
-    /// begins; those that had begun are kept.
+    /// Measures tasks. As soon as a task is done, passes its number, its result and its duration in
+    /// seconds to `keep`, in order of completion. After a failure no further task begins; results
+    /// of tasks in progress are kept.
     ///
     /// # Errors
-    /// The first failure: the benchmark's ([`Failure::Bench`]) or that of `keep`.
+    /// The first failure: of the benchmark ([`Failure::Bench`]) or of `keep`.
     ///
     /// # Panics
     /// If a benchmark panics, or a thread cannot be started.

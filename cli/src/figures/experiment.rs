@@ -1,7 +1,7 @@
-//! What all experiments have in common: points to measure, each by a command, and what the results
-//! show.
+//! The common interface of all experiments: points to measure, each by a command, and the findings
+//! from their results.
 //!
-//! Measuring and showing are apart, so that results can come from an earlier run.
+//! Measuring and showing are separate, so that results can come from an earlier run.
 
 use serde_json::Value;
 
@@ -9,55 +9,55 @@ use super::grid::Grid;
 use super::plot::Plot;
 use crate::bench;
 
-/// How long points are measured.
+/// Duration of the measurement of a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Length {
-    /// As long as their files say.
+    /// The duration in the experiment's file.
     Full,
-    /// A moment each, at three loads of a sweep at most: to see that all works, and orders of
-    /// magnitude.
+    /// A moment for each point, and at most three loads of a sweep: a smoke test that shows orders
+    /// of magnitude.
     Short,
 }
 
-/// One measurement.
+/// A measurement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Task {
     /// Series, point and load.
     pub label: String,
-    /// The command that measures it.
+    /// The command that takes the measurement.
     pub command: String,
-    /// Rules of the protocol that are broken meanwhile, which no command does.
+    /// Rules of the protocol to break during the measurement, which no command does.
     pub without: Vec<String>,
 }
 
-/// What the results of an experiment show.
+/// Findings from the results of an experiment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
-    /// Tables and headings, in the order in which they are shown.
+    /// Tables and headings, in display order.
     pub blocks: Vec<Block>,
     pub plots: Vec<Plot>,
-    /// What is published if it is not a number, and why results differ from it.
+    /// Published claims that are not numbers, and reasons for differing results.
     pub remarks: String,
-    /// The busiest resource of each measurement, and its share; empty where that is not known.
+    /// The busiest resource and its share, for each measurement; empty if unknown.
     pub busiest: Vec<String>,
-    /// Published values that ours are judged by.
+    /// Number of published values matched and missed by our values.
     pub tally: Tally,
-    /// Labels of points that were in their band once and are not now.
+    /// Labels of points that used to be in their band and no longer are.
     pub fallen: Vec<String>,
-    /// Labels of points with an audit that failed.
+    /// Labels of points whose audit failed.
     pub unsound: Vec<String>,
     /// All points as JSON.
     pub json: Vec<Value>,
 }
 
-/// A part of what is shown.
+/// A part of the output.
 #[derive(Clone, Debug)]
 pub(super) enum Block {
     Table(Grid),
     Heading(String),
 }
 
-/// Number of values that are in their band, and out of it.
+/// Number of values in band, and out of band.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Tally {
     pub inside: usize,
@@ -74,7 +74,7 @@ impl Tally {
     }
 }
 
-/// An experiment: a figure of transactions, one with locks alone, or the one of recovery.
+/// An experiment: a figure of transactions, a figure of locks alone, or a recovery.
 pub(super) trait Experiment: Sync {
     /// Headline.
     fn title(&self) -> &str;
@@ -82,24 +82,24 @@ pub(super) trait Experiment: Sync {
     /// Place of publication.
     fn source(&self) -> &str;
 
-    /// All measurements that it takes.
+    /// All measurements of the experiment.
     fn tasks(&self, length: Length) -> Vec<Task>;
 
-    /// Whether this build can run it.
+    /// Whether this build can run the experiment.
     fn is_possible(&self) -> bool {
         true
     }
 
-    /// Carries out one of its tasks; the result is what [`Experiment::findings`] takes.
+    /// Carries out one task of the experiment; the result is input for [`Experiment::findings`].
     ///
     /// # Errors
-    /// The benchmark's.
+    /// Errors of the benchmark.
     fn measure(&self, task: &Task) -> Result<Value, bench::Failure>;
 
-    /// What the results of all tasks show, in their order.
+    /// Returns the findings from the results of all tasks, in the order of the tasks.
     ///
     /// # Errors
-    /// The parser's, if one is no result of this program.
+    /// A parser error, if a result is not of this program.
     fn findings(&self, length: Length, results: &[Value]) -> Result<Findings, serde_json::Error>;
 }
 

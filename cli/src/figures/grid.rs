@@ -1,8 +1,8 @@
-//! A table of results, independent of the form that it is shown in: text here, HTML in the report.
+//! A table of results, independent of its output format: text here, HTML in the report.
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// A table. The first columns are words, the others numbers, set to the right.
+/// A table. The first columns are words, the remaining columns right-aligned numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Grid {
     pub columns: Vec<Column>,
@@ -11,7 +11,7 @@ pub(super) struct Grid {
     pub words: usize,
 }
 
-/// A column: its title, and a cell for each row.
+/// A column: its title, and its cells, one per row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Column {
     pub title: String,
@@ -45,13 +45,13 @@ impl Grid {
     /// Adds a column.
     ///
     /// # Panics
-    /// If it has not a cell for each row.
+    /// If the column does not have a cell for each row.
     pub(super) fn add(&mut self, title: impl Into<String>, cells: Vec<String>) {
         assert_eq!(cells.len(), self.rows, "a cell for each row");
         self.columns.push(Column { title: title.into(), cells });
     }
 
-    /// Adds a column, unless all of its cells would be empty.
+    /// Adds a column, unless all of its cells are empty.
     pub(super) fn add_if_any(&mut self, title: impl Into<String>, cells: Vec<String>) {
         if cells.iter().any(|cell| !cell.is_empty()) {
             self.add(title, cells);
@@ -63,7 +63,7 @@ impl Grid {
         self.columns.iter().map(move |column| column.cells[row].as_str())
     }
 
-    /// The table as text, without a line break at its end.
+    /// The table as text, without a trailing line break.
     pub(super) fn text(&self) -> String {
         let mut table = Table::new();
         table.load_preset(presets::ASCII_MARKDOWN);

@@ -1,14 +1,15 @@
-//! Judging: how far our ratios are from the published ones, and whether that is within a band.
+//! Judging: the deviation of our ratios from the published ratios, and whether the deviation is
+//! within a band.
 //!
-//! Pure. Published factors multiplied differ from other published factors of the same paper by up
-//! to 7 %, so a band of 15 % is what a ratio can be held to.
+//! Pure. Products of published factors differ from other published factors of the same paper by up
+//! to 7 %, so a band of 15 % is a fair tolerance.
 
 use serde::{Deserialize, Serialize};
 
-/// Deviation of a ratio that is in band, unless a figure says another.
+/// Permitted deviation of a ratio, unless the figure sets another.
 pub(super) const WITHIN: f64 = 0.15;
 
-/// The range in which a ratio counts as the published one, ends included.
+/// Range in which a ratio counts as equal to the published ratio, ends included.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 pub(super) struct Band {
     pub low: f64,
@@ -26,7 +27,7 @@ impl Band {
     }
 }
 
-/// A published ratio beside ours.
+/// A published ratio beside our ratio.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Judged {
     pub ours: f64,
@@ -40,13 +41,14 @@ impl Judged {
         Self { ours, published, band, in_band: band.has(ours) }
     }
 
-    /// Deviation of ours, in percent; nothing where the published value is zero.
+    /// Deviation of our ratio in percent; empty if the published value is zero.
     pub(super) fn off(&self) -> String {
         off(self.ours, self.published)
     }
 }
 
-/// Deviation of ours from what is published, in percent; nothing where that is zero.
+/// Deviation of our value from the published value, in percent; empty if the published value is
+/// zero.
 pub(super) fn off(ours: f64, published: f64) -> String {
     match published {
         0.0 => String::new(),
@@ -54,12 +56,12 @@ pub(super) fn off(ours: f64, published: f64) -> String {
     }
 }
 
-/// Whether two ratios are on the same side of 1: what is shorter in one is shorter in the other.
+/// Whether two ratios are on the same side of 1, so that both mean an increase, or both a decrease.
 pub(super) fn same_sign(ours: f64, published: f64) -> bool {
     (ours - 1.0) * (published - 1.0) > 0.0 || ours == published
 }
 
-/// A word for a table.
+/// Returns the word for a table cell.
 pub(super) const fn yes_no(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
 }

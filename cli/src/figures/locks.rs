@@ -1,9 +1,10 @@
 //! Experiments with lock systems, without transactions, each a file in `cli/figures/locks`.
 //!
 //! An experiment sweeps one flag of `lotus bench locks`, `tree`, `lock-trace` or `bank`, for some
-//! series, on the simulated testbed of its paper. What is published is values of its measures,
-//! multiples of one point over another, or only an order, which the file's remarks tell. They also
-//! say what bounds the points that differ: each names its busiest resource.
+//! series, on the simulated testbed of its paper. Published results are values of the experiment's
+//! measures, ratios between two points, or only an order, which the file's remarks state. The
+//! remarks also name the bottleneck of points that differ: the results of a point include the
+//! busiest resource.
 //!
 //! `measures`: the quantities; `lines`: command lines of points.
 
@@ -27,7 +28,7 @@ use measures::Measure;
 
 macro_rules! files {
     ($($name:literal)*) => {
-        /// All experiments: names, and what their files say.
+        /// All experiments: names, and contents of their files.
         pub(super) const FILES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../figures/locks/", $name, ".toml"))),)*];
     };
@@ -75,7 +76,7 @@ files! {
     "dslr-long-reads"
 }
 
-/// One experiment.
+/// A lock experiment.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LockFigure {
@@ -83,26 +84,26 @@ struct LockFigure {
     title: String,
     /// Place of publication.
     source: String,
-    /// What is published if it is not a number, and why results differ from it.
+    /// Published claims that are not numbers, and reasons for differing results.
     remarks: String,
-    /// What its points run.
+    /// Benchmark of the points.
     #[serde(default)]
     bench: Bench,
-    /// Flags that all points share: the paper's testbed and load.
+    /// Flags common to all points: the paper's testbed and load.
     testbed: String,
-    /// What the points differ in, with its unit.
+    /// Quantity that varies over the points, and its unit.
     sweep: String,
-    /// What is drawn.
+    /// Measure to plot.
     drawn: Measure,
-    /// What is shown of each point.
+    /// Measures shown for each point.
     #[serde(default = "usual")]
     measures: Vec<Measure>,
     series: Vec<LockSeries>,
     points: Vec<LockPoint>,
-    /// What is published of points.
+    /// Published values of points.
     #[serde(default)]
     published: Vec<Published>,
-    /// What is published of two points, one as a multiple of the other.
+    /// Published ratios of two points.
     #[serde(default)]
     ratios: Vec<Ratio>,
 }
@@ -116,7 +117,7 @@ fn usual() -> Vec<Measure> {
 struct LockSeries {
     name: String,
     flags: String,
-    /// Labels of the points that it has, if not all.
+    /// Labels of the series' points; `None` for all points.
     at: Option<Vec<String>>,
 }
 
@@ -124,12 +125,12 @@ struct LockSeries {
 #[serde(deny_unknown_fields)]
 struct LockPoint {
     label: String,
-    /// Flags of this point alone.
+    /// Flags of this point only.
     #[serde(default)]
     flags: String,
 }
 
-/// A published value, of one point, or of all of a series.
+/// A published value, of one point, or of all points of a series.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Published {
@@ -139,34 +140,34 @@ struct Published {
     value: f64,
 }
 
-/// A published multiple.
+/// A published ratio.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ratio {
     measure: Measure,
-    /// Series and point; instead of the point, in both, [`MOST`] or [`LEAST`]: the greatest or the
-    /// least multiple over all points.
+    /// Series and point. [`MOST`] or [`LEAST`] in place of both points: the greatest or the least
+    /// ratio over all points.
     of: [String; 2],
     over: [String; 2],
     value: f64,
 }
 
-/// Names of the greatest and the least multiple over all points.
+/// Names of the greatest and the least ratio over all points.
 const MOST: &str = "most";
 const LEAST: &str = "least";
 
 impl Ratio {
-    /// Whether it is the greatest or the least of all points.
+    /// Whether the ratio is the greatest or the least over all points.
     fn is_over_all(&self) -> bool {
         self.of[1] == self.over[1] && (self.of[1] == MOST || self.of[1] == LEAST)
     }
 
-    /// Our multiple of the points that it names.
+    /// Our ratio of the two named points.
     fn multiple(&self, rows: &[Row<'_>]) -> Option<f64> {
         self.between(&self.of[1], &self.over[1], rows)
     }
 
-    /// Our multiple of its two series at a point, if both have it.
+    /// Our ratio of the two series at one point, if both series have the point.
     fn at(&self, label: &str, rows: &[Row<'_>]) -> Option<f64> {
         self.between(label, label, rows)
     }
@@ -181,18 +182,18 @@ impl Ratio {
     }
 }
 
-/// A measured point, as it is kept.
+/// A measured point in its stored form.
 #[derive(Debug, Deserialize, Serialize)]
 struct LockMeasured {
     measured: BTreeMap<Measure, f64>,
     /// The busiest resource, and its share.
     busiest: String,
-    /// Whether the audit passed, if there was one.
+    /// Whether the audit passed; `None` without an audit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     audited: Option<bool>,
 }
 
-/// A measured point beside what is published of it.
+/// A measured point with its published values.
 struct Row<'a> {
     series: &'a LockSeries,
     point: &'a LockPoint,
@@ -210,7 +211,7 @@ impl LockFigure {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// One sentence that says what is wrong.
+    /// One sentence about the error.
     fn parse(text: &str) -> Result<Self, String> {
         let figure: Self = toml::from_str(text).map_err(|error| of_toml(text, &error))?;
         if figure.all().next().is_none() {
@@ -225,7 +226,7 @@ impl LockFigure {
         Ok(figure)
     }
 
-    /// Refuses what is published of points or measures that there are not.
+    /// Refuses published values of missing points or measures.
     fn check(&self) -> Result<(), String> {
         let is_there = |of: &str, at: Option<&str>| {
             let is_it = |(series, point): (&LockSeries, &LockPoint)| {
@@ -266,7 +267,7 @@ impl LockFigure {
         self.series.iter().flat_map(of).filter(|(series, point)| series.has(point))
     }
 
-    /// The command that measures a point alone.
+    /// The command line of a point's measurement.
     fn command(&self, series: &LockSeries, point: &LockPoint) -> String {
         let words = ["--fabric sim", &self.testbed, &series.flags, &point.flags];
         format!("{} {}", self.bench.command(), CommandLine::of(words).typed())
@@ -302,7 +303,7 @@ impl LockFigure {
         grid
     }
 
-    /// The published multiples beside ours.
+    /// The published ratios beside our ratios.
     fn judged(&self, rows: &[Row<'_>]) -> Vec<Judged> {
         let labels = || self.points.iter().map(|point| point.label.as_str());
         let judge = |ratio: &Ratio| {
@@ -317,7 +318,7 @@ impl LockFigure {
         self.ratios.iter().map(judge).collect()
     }
 
-    /// A table of the published multiples beside ours.
+    /// A table of the published ratios beside our ratios.
     fn ratios(&self, judged: &[Judged]) -> Grid {
         let header = ["measure", "of", "over", "ratio", "published", "off by %", "in band"];
         let row = |(ratio, judged): (&Ratio, &Judged)| {
@@ -334,7 +335,7 @@ impl LockFigure {
         Grid::of_rows(3, header.map(str::to_owned), self.ratios.iter().zip(judged).map(row))
     }
 
-    /// Whether each published value is within the band around it.
+    /// Whether our values are within the bands around the published values.
     fn in_band(&self, rows: &[Row<'_>]) -> Vec<bool> {
         let of = |row: &Row<'_>| -> Vec<bool> {
             let judge = |(measure, published): (&Measure, &f64)| {
@@ -346,7 +347,7 @@ impl LockFigure {
         rows.iter().flat_map(of).collect()
     }
 
-    /// The sweep, ours and what is published.
+    /// A plot of the sweep, with our and the published values.
     fn plot(&self, name: &str, rows: &[Row<'_>]) -> Plot {
         let ticks: Vec<_> = self.points.iter().map(|point| point.label.clone()).collect();
         let mut lines = Vec::new();
@@ -412,7 +413,7 @@ impl LocksAlone {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// One sentence that says what is wrong.
+    /// One sentence about the error.
     pub(super) fn parse(name: &str, text: &str) -> Result<Self, String> {
         Ok(Self { name: name.to_owned(), figure: LockFigure::parse(text)? })
     }
@@ -427,7 +428,7 @@ impl Experiment for LocksAlone {
         &self.figure.source
     }
 
-    /// The same at any length: the longest of these figures takes half a minute.
+    /// Independent of the length: the longest of these figures takes half a minute.
     fn tasks(&self, _: Length) -> Vec<Task> {
         let task = |(series, point): (&LockSeries, &LockPoint)| Task {
             label: format!("{}, {}", series.name, point.label),

@@ -1,17 +1,17 @@
 //! `lotus figures`: experiments of the papers, simulated, beside the published results.
 //!
-//! An experiment is a file in `cli/figures`: series of benchmarks that differ in a flag or two.
-//! All run on the simulated testbed of LOTUS (§8.1) with everything divided by ten: data, caches,
-//! lock tables. (TPC-C keeps its warehouses, which contention depends on, and has a tenth of their
-//! customers and items.) Absolute figures of another cluster mean little, so each point is set
-//! against another of its series, and so is the published one. Where results differ, the file
-//! says why; parameters are not adjusted to match.
+//! An experiment is a file in `cli/figures`: series of benchmarks that differ in a flag or two. All
+//! run on the simulated testbed of LOTUS (§8.1), with data, caches and lock tables divided by ten.
+//! (TPC-C keeps its warehouses, since contention depends on them, and has a tenth of their
+//! customers and items.) Absolute figures of another cluster mean little, so each point is compared
+//! with another point of its series, for our results and for the published results. Where results
+//! differ, the file says why; parameters are not adjusted to match.
 //!
-//! * `catalogue`: experiments by their names, and files of the user; `run`: measures them and shows
-//!   what they show; `report`: one page about all, from points that are kept;
-//! * `transactions`: figures of transactions; `locks`: of lock systems alone, on the testbeds of
-//!   their papers; `recovery`: of losses; all are an `experiment`;
-//! * `judge`: bands around published ratios; `observed`: what is read from a report; `timeline`;
+//! * `catalogue`: experiments by their names, and files of the user; `run`: measures experiments
+//!   and shows their findings; `report`: a page about the experiments, from stored points;
+//! * `transactions`: figures of transactions; `locks`: figures of lock systems alone, on the
+//!   testbeds of their papers; `recovery`: figures of losses; each is an `experiment`;
+//! * `judge`: bands around published ratios; `observed`: the fields read from a report; `timeline`;
 //!   `command`: command lines of points; `without`: broken rules;
 //! * `crew`: several points at a time; `grid`, `plot`, `course`: tables, plots, and progress.
 //!
@@ -52,27 +52,27 @@ pub enum Failure {
     /// An experiment cannot be run.
     #[error(transparent)]
     Refused(#[from] catalogue::Refused),
-    /// The folder of a report cannot be used. Name another.
+    /// The folder of a report cannot be used. Name another folder.
     #[error(transparent)]
     Folder(#[from] report::Refused),
     /// A benchmark did not finish.
     #[error("{label}: {error}")]
     Bench {
-        /// The point that was measured.
+        /// The measured point.
         label: String,
         /// The benchmark's failure.
         error: bench::Failure,
     },
-    /// A result is not what this program makes of it.
+    /// A result does not have this program's format.
     #[error("{0}: what was measured cannot be read: {1}")]
     Result(String, serde_json::Error),
-    /// The result could not be written there. Name another path.
+    /// The result could not be written to its path. Name another path.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// The standard output is gone.
+    /// The standard output is closed.
     #[error("cannot write the result: {0}")]
     Stdout(#[from] io::Error),
-    /// A plot could not be drawn there. Name another directory.
+    /// A plot could not be written to its path. Name another directory.
     #[error("cannot draw {0}: {1}")]
     Plot(PathBuf, String),
 }

@@ -1,5 +1,5 @@
-//! What figures show of a benchmark, read from its JSON report: from this run, or from the file of
-//! an earlier one.
+//! Fields of a benchmark's JSON report that figures show: from this run, or from the file of an
+//! earlier run.
 
 use std::collections::BTreeMap;
 
@@ -129,7 +129,7 @@ struct Shape {
 
 impl Observed {
     /// # Errors
-    /// The parser's, if it is no report.
+    /// A parser error, if the value is not a report.
     pub(super) fn of(report: &Value) -> Result<Self, serde_json::Error> {
         Self::deserialize(report)
     }
@@ -140,15 +140,14 @@ impl Observed {
         cns * threads * coroutines
     }
 
-    /// Bytes in use on the memory node that has most: when the data was loaded, and in the end; 0
-    /// if unknown.
+    /// Bytes in use on the fullest memory node: after loading, and at the end; 0 if unknown.
     pub(super) fn memory_bytes(&self) -> [f64; 2] {
         let NodeBytes { loaded_bytes_per_node, bytes_per_node } = &self.memory;
         let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0) as f64;
         [most(loaded_bytes_per_node), most(bytes_per_node)]
     }
 
-    /// Time of the run, warm-up included, in seconds.
+    /// Duration of the run, warm-up included, in seconds.
     pub(super) fn secs(&self) -> f64 {
         self.config.secs + self.config.warmup_secs
     }
@@ -159,13 +158,13 @@ impl Observed {
         read + write + compare_and_swap + fetch_and_add
     }
 
-    /// Share of version tables that were in a cache, if any was looked for.
+    /// Share of version tables found in a cache; `None` without lookups.
     pub(super) fn table_hits(&self) -> Option<f64> {
         let tables = self.caches?.version_tables;
         (tables.lookups > 0).then_some(tables.hit_rate)
     }
 
-    /// Whether no check of the audit failed. A bound without locks leaves data that is not judged.
+    /// Whether no check of the audit failed. A bound without locks leaves unjudged data.
     pub(super) fn is_sound(&self) -> bool {
         self.audit.is_none_or(|audit| audit.outcome != AuditOutcome::Failed)
     }
@@ -178,8 +177,8 @@ impl Observed {
         })
     }
 
-    /// Compare-and-swaps, and all verbs, that the memory node with the most of both serves for each
-    /// committed transaction.
+    /// Compare-and-swaps, and all verbs, served for each committed transaction by the memory node
+    /// with the most of both.
     pub(super) fn busiest_memory_node(&self) -> Option<[f64; 2]> {
         let nodes = &self.simulation.as_ref()?.nodes;
         let memory = nodes.iter().filter(|node| node.kind == "memory");

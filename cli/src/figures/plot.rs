@@ -1,6 +1,6 @@
-//! Line plots as SVG files: what a table of a timeline cannot show.
+//! Line plots as SVG files, for results such as timelines that tables cannot show.
 //!
-//! Draws the points that it is given; computes only the ends of the axes.
+//! Draws given points; computes only the ends of the axes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ const LABELS: u32 = 52;
 const NUMBERS: u32 = 76;
 /// Width of a letter of a label.
 const LETTER: usize = 8;
-/// Room for the half of the last number that is beyond its axis.
+/// Room for the half of the last number that extends beyond its axis.
 const LAST_NUMBER: u32 = 28;
 const FONT: &str = "sans-serif";
-/// Colours of lines that can be told from each other, and their number.
+/// Distinguishable colours of lines, and their number.
 const COLOURS: [RGBColor; 10] = [
     RGBColor(31, 119, 180),
     RGBColor(255, 127, 14),
@@ -33,16 +33,16 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(188, 189, 34),
     RGBColor(23, 190, 207),
 ];
-/// Length of the piece of a line beside its label.
+/// Length of the line sample beside a label.
 const KEY: i32 = 16;
-/// Part of a plot that a key takes: of its width, and of its height for each line.
+/// Part of a plot that the key takes: of the width, and of the height for each line.
 const KEY_WIDTH: f64 = 0.4;
 const KEY_HEIGHT: f64 = 0.06;
-/// Places on each piece of a line at which it is looked for.
+/// Sample points on each piece of a line, to find a free corner.
 const SAMPLES: u32 = 20;
-/// Lengths of a dash and of the gap behind it.
+/// Lengths of a dash and of the gap after it.
 const DASHES: (i32, i32) = (6, 4);
-/// Most points of a line that are marked one by one.
+/// Maximum number of points of a line with markers.
 const MARKED: usize = 30;
 /// Length of the vertical axis, relative to the highest point.
 const HEADROOM: f64 = 1.1;
@@ -55,7 +55,7 @@ pub(super) struct Plot {
     /// Labels of the axes, units included.
     pub x: String,
     pub y: String,
-    /// Labels of 0, 1 and so on of the horizontal axis, if it does not show numbers.
+    /// Labels of 0, 1 and so on of the horizontal axis, if the axis does not show numbers.
     pub ticks: Vec<String>,
     pub lines: Vec<Line>,
     /// Events, drawn as vertical lines.
@@ -72,11 +72,11 @@ enum Corner {
 }
 
 impl Corner {
-    /// All corners; where several are as free, the key is in the first of them.
+    /// All corners, in order of preference for the key where several are equally free.
     const ALL: [Self; 4] = [Self::LowerRight, Self::UpperLeft, Self::UpperRight, Self::LowerLeft];
 
-    /// Whether a place is in the corner's part of the plot; 0 to 1 from left to right, and from
-    /// the bottom to the top.
+    /// Whether a point is in the corner's part of the plot; coordinates are from 0 to 1, left to
+    /// right, and bottom to top.
     fn has(self, (x, y): (f64, f64), width: f64, height: f64) -> bool {
         let is_right = matches!(self, Self::LowerRight | Self::UpperRight);
         let is_upper = matches!(self, Self::UpperLeft | Self::UpperRight);
@@ -97,25 +97,25 @@ impl Corner {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Line {
     pub label: String,
-    /// Points in the order in which they are connected.
+    /// Points in order of their connection.
     pub points: Vec<(f64, f64)>,
-    /// What is published beside the line before this one: dashed, in its colour.
+    /// Whether the line shows published values of the previous line: dashed, in the same colour.
     pub is_published: bool,
 }
 
 impl Line {
-    /// A line of ours.
+    /// A line of our values.
     pub(super) fn ours(label: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { label: label.into(), points, is_published: false }
     }
 
-    /// What is published beside the line before this one.
+    /// A line of published values for the previous line.
     pub(super) fn published(label: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { label: label.into(), points, is_published: true }
     }
 }
 
-/// A number on an axis, without decimals that say nothing.
+/// A number on an axis, without trailing zeros.
 fn number(value: &f64) -> String {
     match format!("{value:.3}") {
         text if text.contains('.') => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
@@ -123,26 +123,26 @@ fn number(value: &f64) -> String {
     }
 }
 
-/// The place on a piece of a line after so many of [`SAMPLES`] steps from its beginning.
+/// The point on a piece of a line after `at` of [`SAMPLES`] steps.
 fn between(ends: &[(f64, f64)], at: u32) -> (f64, f64) {
     let ([(x, y), (to_x, to_y)], share) = ([ends[0], ends[1]], f64::from(at) / f64::from(SAMPLES));
     (x + (to_x - x) * share, y + (to_y - y) * share)
 }
 
-/// Words of a title with hyphens between them, for the name of a file.
+/// Words of a title joined by hyphens, for a file name.
 pub(super) fn hyphenated(title: &str) -> String {
     let words = title.split(|c: char| !c.is_ascii_alphanumeric());
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
 }
 
 impl Plot {
-    /// A plot of these lines, with numbers on axes without labels.
+    /// A plot of `lines`, with numbers on axes without labels.
     pub(super) fn new(name: String, lines: Vec<Line>) -> Self {
         let (x, y) = (String::new(), String::new());
         Self { name, x, y, ticks: Vec::new(), lines, marks: Vec::new() }
     }
 
-    /// Draws it into `directory`, which is made if it does not exist; returns the file's path.
+    /// Writes the plot into `directory`, which is created if missing; returns the file's path.
     ///
     /// # Errors
     /// [`Failure::Plot`] if the system refuses.
@@ -154,15 +154,15 @@ impl Plot {
         Ok(path)
     }
 
-    /// The title, with hyphens for everything that is neither a letter nor a digit.
+    /// The title, with hyphens in place of characters that are neither letters nor digits.
     fn file_name(&self) -> String {
         format!("{}.svg", hyphenated(&self.name))
     }
 
-    /// The plot as text in SVG.
+    /// The plot as SVG text.
     ///
     /// # Panics
-    /// Never: only files refuse to be drawn into.
+    /// Never: only drawing into files can fail.
     pub(super) fn svg(&self) -> String {
         let mut svg = String::new();
         self.draw(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())
@@ -170,8 +170,8 @@ impl Plot {
         svg
     }
 
-    /// Ends of the horizontal axis, and the upper end of the vertical one. An axis has a length
-    /// also where there is one point, or none; labels have room on both sides.
+    /// Ends of the horizontal axis, and the upper end of the vertical axis. An axis has a length
+    /// even with one point, or none; labels have room on both sides.
     fn ends(&self) -> ([f64; 2], f64) {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let (mut left, mut right, mut top) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
@@ -185,7 +185,7 @@ impl Plot {
         ([left - room, right + room], if top > 0.0 && top.is_finite() { top } else { 1.0 })
     }
 
-    /// The label at a place of the horizontal axis, as much of it as there is room for.
+    /// The label at a position of the horizontal axis, shortened to the available room.
     fn tick(&self, x: f64) -> String {
         let is_whole = (x - x.round()).abs() < 0.01 && x.round() >= 0.0;
         let label = self.ticks.get(x.round() as usize).filter(|_| is_whole);
@@ -197,7 +197,7 @@ impl Plot {
         }
     }
 
-    /// The corner through which the lines pass least, for the key.
+    /// The corner with the fewest points of lines, for the key.
     fn free_corner(&self) -> Corner {
         let ([left, right], top) = self.ends();
         let (width, height) = (KEY_WIDTH, KEY_HEIGHT * self.lines.len() as f64);
@@ -263,7 +263,7 @@ impl Plot {
             let text = Text::new(what.clone(), (*at, top), (FONT, 14));
             chart.draw_series(std::iter::once(text))?;
         }
-        // A single line needs no key: the title names it.
+        // A single line needs no key: the title names the line.
         if self.lines.len() > 1 {
             let mut keys = chart.configure_series_labels();
             keys.position(self.free_corner().position());

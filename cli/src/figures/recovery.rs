@@ -1,9 +1,9 @@
-//! `lotus figures run recovery`: throughput around the loss of nodes, the time until the survivors
-//! serve what the lost nodes served, and the filling of a memory node that returns. `fig15` is the
-//! published one of these losses, on the profile on which engines are compared.
+//! `lotus figures run recovery`: throughput around the loss of nodes, the time until survivors have
+//! taken over from the lost nodes, and the filling of a memory node that returns. `fig15` is the
+//! published loss, on the profile for comparing engines.
 //!
-//! Unlike the other experiments this is no file of benchmarks: the cluster is watched while it
-//! runs. The testbed is the same, SmallBank at one tenth, with a lease.
+//! Unlike other experiments, a recovery is not a file of benchmarks: it watches the running
+//! cluster. The testbed is the same, SmallBank at one tenth, with a lease.
 
 mod watched;
 
@@ -34,7 +34,7 @@ use crate::args::BenchArgs;
 use crate::bench;
 use watched::{Awaited, Sightings, Watched};
 
-/// Both experiments.
+/// The two experiments.
 pub(super) static ALL: [Recovery; 2] = [
     Recovery {
         name: "recovery",
@@ -63,15 +63,15 @@ const WARM_UP: &str = "--warmup 0.01";
 const ACCOUNTS: u64 = 2_000_000;
 const HOT_ACCOUNTS: u64 = 80_000;
 const HOT_RATIO: f64 = 0.9;
-/// Times of the loss and of the timeline's beginning, in milliseconds since the world began.
+/// Times of the loss and of the timeline's start, in milliseconds since the world began.
 const LOST_AT_MS: u64 = 40;
 const WARM_UP_MS: u64 = 10;
-/// Number of steps before an event over which the throughput before it is averaged.
+/// Number of steps before an event for the mean throughput before that event.
 const BEFORE: usize = 15;
-/// Steps shown before the loss, and in all, in the table of steps.
+/// Steps shown before the loss, and in total, in the table of steps.
 const SHOWN_BEFORE: usize = 2;
 const SHOWN: usize = 40;
-/// Share of the expected throughput at which it counts as back.
+/// Share of the expected throughput that counts as recovered.
 const BACK: f64 = 0.9;
 
 /// A loss to be measured.
@@ -80,7 +80,7 @@ struct Case {
     lease_ms: u64,
     memory_nodes: u16,
     compute_nodes: u16,
-    /// Time from the loss until the process of the lost memory node is started again.
+    /// Time from the loss to the restart of the lost memory node's process.
     made_anew_ms: Option<u64>,
     /// Length of the timeline.
     shown_ms: u64,
@@ -115,35 +115,35 @@ struct Measured {
     lease_ms: u64,
     /// Throughput before the loss.
     before_tps: f64,
-    /// Share of the compute nodes, or memory nodes, that is left.
+    /// Share of the compute nodes, or memory nodes, that survive.
     share: f64,
     lowest_tps: f64,
     /// Time from the loss, detection included, until every shard has a live owner.
     owned_ms: Option<f64>,
-    /// Time from the loss until throughput is at [`BACK`] of the survivors' share for good.
+    /// Time from the loss until throughput stays at [`BACK`] of the survivors' share.
     back_ms: Option<f64>,
-    /// Filling of the memory node, if it was filled.
+    /// Filling of the memory node; `None` without filling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     filled: Option<Filled>,
     /// Throughput by milliseconds of the timeline.
     tps: Vec<f64>,
 }
 
-/// Filling of a memory node that returned with empty memory, to its end or as far as was seen.
+/// Filling of a memory node that returned with empty memory, to its end or to the end of the run.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 struct Filled {
-    /// Time at which its process was started again, in milliseconds after the loss.
+    /// Restart time of the memory node's process, in milliseconds after the loss.
     made_anew_ms: f64,
-    /// Time from which it gets every write, in milliseconds after the loss.
+    /// Time from which the memory node gets every write, in milliseconds after the loss.
     joined_ms: f64,
-    /// Time at which its copies were whole, in milliseconds after the loss.
+    /// Time at which the copies were whole, in milliseconds after the loss.
     whole_ms: Option<f64>,
-    /// Share that had been copied by then, or by the end of the run, and its size in bytes.
+    /// Share copied by that time, or by the end of the run, and its size in bytes.
     copied: f64,
     copied_bytes: u64,
     /// Rate of copying since `joined_ms`.
     bytes_per_s: f64,
-    /// Throughput just before its process was started again, while it was filled, and afterwards.
+    /// Throughput just before the restart of the process, during filling, and afterwards.
     without_tps: f64,
     filling_tps: f64,
     whole_tps: Option<f64>,
@@ -170,7 +170,7 @@ impl Experiment for Recovery {
         self.source
     }
 
-    /// The same at any length: all of it takes less than a minute.
+    /// Independent of the length: the cases take less than a minute in total.
     fn tasks(&self, _: Length) -> Vec<Task> {
         let task = |case: &Case| Task {
             label: case.label.to_owned(),
@@ -216,7 +216,7 @@ fn of_figure(name: &str, result: &Value) -> Value {
     named
 }
 
-/// The command line of a case, as if it had been typed after `lotus bench`.
+/// The command line of a case, parsed as if typed after `lotus bench`.
 fn line(case: &Case, profile: &str) -> BenchArgs {
     let own = format!("--profile {profile} --secs {}", case.shown_ms as f64 / 1e3);
     let line = CommandLine::of([BENCH, TESTBED, WARM_UP, &own]);
@@ -247,7 +247,8 @@ fn measure(case: &Case, profile: &str) -> Result<Measured, BenchError> {
     options.cluster.lease_us = Some(case.lease_ms * 1_000);
     let memory_nodes = options.cluster.mns as u16;
     let compute = memory_nodes + options.cluster.cns as u16;
-    // The last nodes of their kind: the loss of the oracle or the first primary is not measured.
+    // The last nodes of their kind, since the loss of the oracle or of the first primary is not
+    // measured.
     let lost_compute = compute - case.compute_nodes..compute;
     let lost_memory = memory_nodes - case.memory_nodes..memory_nodes;
     let schedule = schedule(case, lost_memory.clone(), lost_compute.clone());
@@ -274,7 +275,7 @@ fn measure(case: &Case, profile: &str) -> Result<Measured, BenchError> {
     let timeline = outcome.tally.timeline.as_ref().expect("it was asked for");
     let per_s = |commits: &u64| *commits as f64 * 1e9 / timeline.step_ns as f64;
     let tps: Vec<f64> = timeline.commits.iter().take(case.shown_ms as usize).map(per_s).collect();
-    // Share left of the kind of node that is lost; the other factor is 1.
+    // Surviving share of the lost kind of node; the other factor is 1.
     let share = f64::from(9 - case.compute_nodes) / 9.0 * f64::from(3 - case.memory_nodes) / 3.0;
     let used = watched.embedded().cluster().memory_use();
     let used = used.map_err(|error| DeployError::Failed(error.to_string()))?;
@@ -283,8 +284,8 @@ fn measure(case: &Case, profile: &str) -> Result<Measured, BenchError> {
     Ok(judge(case, tps, share, watched.seen, copied))
 }
 
-/// Measurements of a loss, from its timeline. `share` is that of the survivors; `copied_bytes` is
-/// the size of the copies on a memory node that returns.
+/// Measurements of a loss, from its timeline. `share` is the survivors' share; `copied_bytes` is
+/// the size of the copies on a returning memory node.
 fn judge(case: &Case, tps: Vec<f64>, share: f64, seen: Sightings, copied_bytes: u64) -> Measured {
     let lost = (LOST_AT_MS - WARM_UP_MS) as usize;
     let before = mean(&tps[lost - BEFORE..lost]);
@@ -306,8 +307,8 @@ fn judge(case: &Case, tps: Vec<f64>, share: f64, seen: Sightings, copied_bytes: 
     }
 }
 
-/// Measurements of the filling, if it began. `after` is the timeline from the loss on; `bytes` is
-/// the size of all copies.
+/// Measurements of the filling, if it began. `after` is the timeline since the loss; `bytes` is the
+/// size of all copies.
 fn filled(case: &Case, after: &[f64], seen: Sightings, bytes: u64) -> Option<Filled> {
     let made_anew = case.made_anew_ms? as usize;
     let (joined, (copied, last)) = (seen.joined?, seen.copied?);
@@ -333,12 +334,12 @@ fn mean(tps: &[f64]) -> f64 {
     tps.iter().sum::<f64>() / tps.len() as f64
 }
 
-/// Formats a time; empty if there is none.
+/// Formats a time; empty for `None`.
 fn ms(ms: Option<f64>) -> String {
     ms.map_or_else(String::new, |ms| format!("{ms:.1}"))
 }
 
-/// A table of numbers, each row under its label.
+/// A table of numbers, with a label for each row.
 fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Grid {
     Grid::of_rows(1, header.map(str::to_owned), rows.map(Vec::from))
 }
@@ -369,7 +370,7 @@ fn losses(all: &[Measured]) -> Grid {
     table(header, all.iter().map(row))
 }
 
-/// Table of the fillings: times, rates, and throughput meanwhile.
+/// Table of the fillings: times, rates, and throughput during the filling.
 fn fillings(all: &[Measured]) -> Grid {
     let header = [
         "filled",
@@ -418,7 +419,7 @@ fn steps(all: &[Measured]) -> Grid {
     Grid::of_rows(0, header, (first..first + SHOWN).map(row))
 }
 
-/// A plot of each timeline, in the manner of LOTUS Figure 15.
+/// A plot of each timeline, in the style of LOTUS Figure 15.
 fn drawn(all: &[Measured]) -> Vec<Plot> {
     let lost = (LOST_AT_MS - WARM_UP_MS) as f64;
     let plot = |one: &Measured| {

@@ -1,5 +1,5 @@
-//! `lotus figures run`: measures experiments one after the other, shows the tables of each as soon
-//! as it is done, and draws its plots.
+//! `lotus figures run`: measures experiments in sequence; shows the tables and draws the plots of
+//! an experiment as soon as it is done.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,8 +15,8 @@ use super::experiment::{Findings, Length, Tally};
 use crate::args::FiguresRunArgs;
 use crate::show::{Verdict, screen};
 
-/// Runs the subcommand. The verdict is unsound if an audit failed, or if a ratio has left the band
-/// that it was in.
+/// Runs the subcommand. The verdict is unsound if an audit failed, or if a ratio has left its
+/// earlier band.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
@@ -61,7 +61,7 @@ fn measure(
     findings.map_err(|error| Failure::Result(name.clone(), error))
 }
 
-/// What an experiment shows, with the paths of its plots, which are drawn.
+/// Text of an experiment's findings; draws the plots, and includes their paths.
 fn text(one: &Chosen, findings: &Findings, plots: &Path) -> Result<String, Failure> {
     let headline = format!("{} ({})", one.experiment.title(), one.experiment.source());
     let mut text = findings.text(&headline);

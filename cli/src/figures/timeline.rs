@@ -1,4 +1,4 @@
-//! Throughput over time around a hotspot's jumps, and how long it takes to come back.
+//! Throughput over time around a hotspot's jumps, and the time until throughput recovers.
 //!
 //! Pure: turns a benchmark's counts into tables.
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::grid::Grid;
 
-/// The share of its former throughput at which a cluster counts as recovered.
+/// Share of the former throughput at which a cluster counts as recovered.
 const RECOVERED: f64 = 0.9;
 
 /// Effect of one jump.
@@ -15,18 +15,18 @@ const RECOVERED: f64 = 0.9;
 pub struct Jump {
     /// Time of the jump, in milliseconds.
     pub at_ms: f64,
-    /// Throughput before: the median of the second half of the time since the last jump. Nothing
-    /// precedes the first jump, so what throughput settles at afterwards stands in for it.
+    /// Throughput before the jump: the median of the second half of the time since the last jump.
+    /// For the first jump, the settled throughput after it stands in.
     pub before_tps: f64,
-    /// Throughput of the worst step afterwards.
+    /// Throughput of the worst step after the jump.
     pub lowest_tps: f64,
-    /// Time until throughput was at [`RECOVERED`] of what it was and stayed there until the next
-    /// jump, in milliseconds; `None` if it never was.
+    /// Time until throughput reached [`RECOVERED`] of its former value and stayed there until the
+    /// next jump, in milliseconds; `None` if it did not.
     pub back_ms: Option<f64>,
 }
 
-/// The jumps, which come every `every_s` seconds, the first with the first step. A jump that the
-/// timeline does not show to its end is left out.
+/// The jumps, one every `every_s` seconds, the first at the first step. A jump cut off by the end
+/// of the timeline is left out.
 pub fn jumps(timeline: &TimelineFigures, every_s: f64) -> Vec<Jump> {
     let steps = steps_between(timeline, every_s);
     let mut before_tps = None;
@@ -58,8 +58,8 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// The timeline of a point in thousands of transactions a second, a column for each jump, and a
-/// table of what the jumps did.
+/// The timeline of a point in thousands of transactions a second, with a column for each jump, and
+/// a table of the jumps' effects.
 pub fn tables(timeline: &TimelineFigures, every_s: f64) -> [Grid; 2] {
     let all = jumps(timeline, every_s);
     let steps = steps_between(timeline, every_s);

@@ -9,13 +9,13 @@ use time::format_description::well_known::Rfc3339;
 
 /// Version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Commit that this program was built from, if its sources were a checkout.
+/// Commit of this program, if its sources were a checkout.
 const COMMIT: Option<&str> = option_env!("LOTUS_COMMIT");
 
-/// Origin of a result of this process that begins now.
+/// Origin of a result of this process, as of now.
 pub fn here() -> Origin {
     let env = Env::real(0);
-    // Where the kernel does not tell its name here, the result has none.
+    // Without a host name from the kernel, the result has none.
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     Origin {
@@ -29,7 +29,7 @@ pub fn here() -> Origin {
 /// A point in time to the second, in UTC (RFC 3339).
 fn date(at: Nanos) -> String {
     let at = OffsetDateTime::from_unix_timestamp((at.0 / 1_000_000_000) as i64);
-    // 64 bits of nanoseconds end in the year 2554, and years up to 9999 can be written.
+    // 64 bits of nanoseconds end in the year 2554, and the format supports years up to 9999.
     at.ok().and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default()
 }
 

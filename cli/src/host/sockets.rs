@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// No directory could be made for what the nodes share.
+/// The directory for the nodes' sockets could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make a directory in {}: {source}", path.display())]
 pub struct NoDirectory {
@@ -16,13 +16,13 @@ pub struct NoDirectory {
 }
 
 /// A directory for the sockets of one cluster, which only this user can enter. Removed when
-/// dropped, and by the last of the nodes otherwise.
+/// dropped, or otherwise by the last of the nodes.
 pub struct Sockets {
     path: PathBuf,
 }
 
 impl Sockets {
-    /// Makes one for the nodes of a cluster.
+    /// Creates a directory for the nodes of a cluster.
     ///
     /// # Errors
     /// [`NoDirectory`].
@@ -33,7 +33,7 @@ impl Sockets {
             let path = parent.join(format!("lotus-{}-{number}", std::process::id()));
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self { path }),
-                // An earlier process of the same id has left it.
+                // The directory is left from an earlier process with the same id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
                 Err(source) => return Err(NoDirectory { path: parent, source }),
             }
@@ -48,7 +48,7 @@ impl Sockets {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        // What cannot be removed stays in the system's directory for such files.
+        // Files that cannot be removed stay in the system's temporary directory.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! Resources that a process of this host uses, as the kernel counts them.
+//! Resources used by a process of this host, as counted by the kernel.
 
 use std::fs;
 use std::time::Duration;

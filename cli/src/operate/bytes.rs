@@ -1,7 +1,8 @@
-//! Keys and values between bytes and text, in the forms that `lotus get --help` describes. Pure.
+//! Conversion of keys and values between bytes and text, in the forms described by `lotus get
+//! --help`. Pure.
 //!
-//! What is shown can be given back, in every form but `text`, and holds no character that a
-//! terminal would act on.
+//! Every form but `text` can be parsed back, and the output has no character that a terminal would
+//! act on.
 
 use std::fmt::Write as _;
 
@@ -16,10 +17,10 @@ pub enum Part {
     Value,
 }
 
-/// Bytes of a key or value as it was written on the command line.
+/// Bytes of a key or value given on the command line.
 ///
 /// # Errors
-/// The half of a sentence that says why it is none.
+/// The second half of a sentence that says why the text is invalid.
 pub fn parse(text: &str, format: Format, part: Part) -> Result<Vec<u8>, String> {
     let hex = text.strip_prefix("0x");
     match (format, hex) {
@@ -66,12 +67,12 @@ pub fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// A name as it was written, with an escape for each character that cannot be seen.
+/// A name as written, with an escape for each invisible character.
 pub fn written(name: &str) -> String {
     printable(name).into_owned()
 }
 
-/// The bytes as text, if every character of it is one that can be seen, or a space.
+/// The bytes as text, if every character is visible or a space.
 fn plain(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|text| text.chars().all(is_plain))
 }

@@ -32,16 +32,16 @@ use lotus_node::host::processes::{ProcessState, StateFolder};
 use lotus_node::requests::copier;
 use lotus_node::snapshots::Snapshot;
 
-/// Node that hosts the authority, or begins its life elsewhere.
+/// Node that hosts the authority, or begins the cluster's life in an authority elsewhere.
 const HOST: NodeName = NodeName { kind: NodeKind::Memory, index: 0 };
-/// Time that a node may take to end after SIGTERM, before it is killed.
+/// Time limit for a node to end after SIGTERM, before the node is killed.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// `lotus cluster up`: starts the nodes of this host, or those of them that have ended, and waits
-/// until all nodes serve. Unsound if the cluster serves, but not with all nodes.
+/// `lotus cluster up`: starts the nodes of this host that do not run, and waits until all nodes
+/// serve. Unsound if the cluster serves without some nodes.
 ///
 /// # Errors
-/// A sentence; then every node that was started has been ended again.
+/// A sentence; every started node has been ended again.
 pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     let before = begun(file);
     let Started { count, status } = start(file, patience, &Steps::start(""))?;
@@ -64,7 +64,7 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     };
     // Writing to a string cannot fail.
     let _ = writeln!(said, "; logs in {state}");
-    // A cluster that went on has begun with nothing now.
+    // A cluster that kept running has not started from any data now.
     if before.is_none() || before != begun(file) {
         said += &beginning(file)?;
     }
@@ -72,8 +72,8 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// The cluster that exists, by its life in etcd if it has one there; `None` if there is none, or
-/// the authority does not answer.
+/// The existing cluster, identified by its life in etcd if the authority is there; `None` if no
+/// cluster exists, or the authority does not answer.
 fn begun(file: &ClusterFile) -> Option<Option<Version>> {
     // Without a key there is no cluster yet.
     let authority = authority(file).ok()?;
@@ -82,7 +82,7 @@ fn begun(file: &ClusterFile) -> Option<Option<Version>> {
     Some(authority.life().ok().flatten())
 }
 
-/// Data with which a cluster has begun, in words.
+/// Initial data of a cluster, in words.
 fn beginning(file: &ClusterFile) -> Result<String, String> {
     let path = file.path.display();
     let Some(snapshot) = Snapshot::restored(&authority(file)?)? else {
@@ -98,18 +98,18 @@ fn beginning(file: &ClusterFile) -> Result<String, String> {
 
 /// Result of starting nodes.
 pub struct Started {
-    /// Number of nodes that were started.
+    /// Number of started nodes.
     pub count: usize,
     /// State of all nodes of the cluster.
     pub status: Status,
 }
 
-/// Starts the nodes of this host that do not run, and waits until all nodes serve. If some do not
-/// after `patience`, though all that were started here have come up and the cluster serves, the
-/// status says so.
+/// Starts the nodes of this host that do not run, and waits until all nodes serve. If some nodes do
+/// not serve after `patience`, although all nodes started here have come up and the cluster serves,
+/// the status says so.
 ///
 /// # Errors
-/// A sentence; then every node that was started has been ended again.
+/// A sentence; every started node has been ended again.
 pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<Started, String> {
     let state = StateFolder::lock(file)?;
     let ours: Vec<NodeName> = NodeName::all(file).filter(|node| is_here(file, *node)).collect();
@@ -156,19 +156,19 @@ pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<St
     Ok(Started { count: ours.len(), status: outcome? })
 }
 
-/// State of a cluster after a failed command has ended the nodes that it started.
+/// State of a cluster after a failed command has ended its started nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Aftermath {
-    /// No node runs: all of them had been started here.
+    /// No node runs: all nodes had been started by the command.
     Nothing,
-    /// Other nodes ran before, or run on other hosts.
+    /// Other nodes were running before, or run on other hosts.
     Others,
     /// As `Others`, in a cluster that will never serve.
     OthersInVain,
 }
 
 impl Aftermath {
-    /// Judges the state while the started nodes still run, once it is known that they do not come
+    /// Judges the state while the started nodes still run, once it is known that they will not come
     /// up.
     fn of(file: &ClusterFile, started: &[NodeName]) -> Self {
         let in_vain = || {
@@ -194,34 +194,34 @@ impl Aftermath {
     }
 }
 
-/// Lets nodes serve that a `down` brought to rest for good and did not end. Returns whether there
-/// was such a rest.
+/// Lets nodes serve again that an earlier `down` brought to rest for good and did not end. Returns
+/// whether such a rest existed.
 fn resume(file: &ClusterFile, state: &StateFolder, ours: &[NodeName]) -> Result<bool, String> {
     let runs = |node: &NodeName| matches!(state.seen(*node), ProcessState::Running(_));
     let lives = ours.iter().any(runs) || file.authority.outlives_the_cluster();
     if file.snapshots.is_none() || !lives {
         return Ok(false);
     }
-    // An authority that does not answer is reported by a later step.
+    // A later step reports an authority that does not answer.
     let authority = authority(file)?;
     if authority.connect().is_err() { Ok(false) } else { copier::let_serve(&authority) }
 }
 
-/// Nodes to start, of this host's: all, or those that have ended beside others that run; these join
-/// again.
+/// Nodes of this host to start: the whole set, or nodes that have ended while the remaining nodes
+/// run. The latter rejoin.
 fn missing(
     file: &ClusterFile,
     state: &StateFolder,
     ours: Vec<NodeName>,
 ) -> Result<Vec<NodeName>, String> {
-    // A node that was killed a moment ago is to be started, too. If it does not end it counts as
-    // running.
+    // A node killed a moment ago must be started as well. A node that does not end in time counts
+    // as running.
     let none_is_ending = || !ours.iter().any(|node| state.is_ending(*node));
     wait_until(&Env::real(0), ENDING_PATIENCE, none_is_ending);
     let runs = |node: &NodeName| matches!(state.seen(*node), ProcessState::Running(_));
     let (running, missing): (Vec<NodeName>, Vec<NodeName>) = ours.into_iter().partition(runs);
     let path = file.path.display();
-    // Without the authority, all that the other nodes have agreed on is gone.
+    // Without the authority, the agreements of the remaining nodes are gone.
     let authority_is_left = file.authority.outlives_the_cluster() || !missing.contains(&HOST);
     let return_alone = file.settings.lease.is_some() && authority_is_left;
     if !running.is_empty() && !return_alone {
@@ -235,7 +235,7 @@ fn missing(
     Ok(missing)
 }
 
-/// Restarts a node of this host; kills its process if it runs.
+/// Restarts a node of this host; kills a running process first.
 ///
 /// # Errors
 /// A sentence: the process does not end, or cannot be started.
@@ -249,8 +249,8 @@ pub fn restart(file: &ClusterFile, node: NodeName) -> Result<(), String> {
     start_all(file, &state, &[node], &mut Vec::new(), |_, _| Ok(()))
 }
 
-/// Starts the processes of these nodes, as an init system would. Waits for none of them, except for
-/// the node that begins the cluster's life elsewhere.
+/// Starts the processes of `nodes`, as an init system would. Waits only for the node that begins
+/// the cluster's life in an authority elsewhere.
 ///
 /// # Errors
 /// A sentence.
@@ -282,7 +282,7 @@ fn start_all(
     Ok(())
 }
 
-/// Starts the process of one node of this host.
+/// Starts the process of a node of this host.
 ///
 /// # Errors
 /// A sentence.
@@ -314,7 +314,7 @@ pub fn start_one(file: &ClusterFile, state: &StateFolder, node: NodeName) -> Res
     })
 }
 
-/// Life of the cluster that the authority knew before nodes were started.
+/// Life of the cluster known to the authority before nodes were started.
 struct Life {
     authority: ClusterAuthority,
     number: Option<Version>,
@@ -333,8 +333,8 @@ impl Life {
         Ok(Self { authority, number, said })
     }
 
-    /// Waits until the authority's host has begun another life, or takes part in this one again:
-    /// the other nodes join the life that they find.
+    /// Waits until the authority's host has begun another life, or takes part in this life again:
+    /// the remaining nodes join the life found at the authority.
     fn await_next(
         &self,
         state: &StateFolder,
@@ -359,14 +359,14 @@ impl Life {
     }
 }
 
-/// Error message: why a node that was just started has ended.
+/// Error message for a node that ended right after its start.
 fn obituary(state: &StateFolder, node: NodeName) -> String {
     let log = state.log(node);
     let why = state.complaint(node).unwrap_or_else(|| format!("see {}", log.display()));
     format!("{} did not start: {why}", node.in_words())
 }
 
-/// Waits until all nodes serve, those of other hosts too.
+/// Waits until all nodes serve, including nodes of other hosts.
 fn await_health(
     file: &ClusterFile,
     state: &StateFolder,
@@ -384,7 +384,7 @@ fn await_health(
         let now = survey.insert(Survey::take(file, state, &authority));
         steps.say_how_far(now.in_words(), now.rows_in_words());
         let is_over = ended.is_some() || now.all_serve();
-        // Filling tables may take longer than `patience`, as long as rows are added.
+        // Filling tables may take longer than `patience`, while rows are being added.
         *goes_on = !is_over && now.is_loading() && now.data() != data.as_ref();
         data = now.data().cloned();
         is_over || *goes_on
@@ -398,8 +398,8 @@ fn await_health(
         return Err(obituary(state, started[index].0));
     }
     let survey = survey.expect("it was looked at once at least");
-    // All nodes that were started here must have come up. The state of other nodes, in a cluster
-    // that serves, is no reason to end any.
+    // Every node started here must have come up. If the cluster serves, the state of other nodes is
+    // no reason to end a node.
     let late = match survey.goes_on() {
         true => started.iter().map(|(node, _)| *node).find(|node| !survey.has_come_up(*node)),
         false => NodeName::all(file).find(|node| survey.state(*node) != status::SERVING),
@@ -413,7 +413,7 @@ fn await_health(
     }
 }
 
-/// `lotus cluster snapshot`: has a snapshot taken, and prints its contents.
+/// `lotus cluster snapshot`: has a node take a snapshot, and prints its contents.
 ///
 /// # Errors
 /// A sentence.
@@ -429,14 +429,14 @@ pub fn snapshot(file: &ClusterFile, patience: Duration, as_json: bool) -> Result
     say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))
 }
 
-/// `lotus cluster down`: ends the nodes of this host. Where the file names a snapshot directory, it
-/// takes a snapshot first, for at most `snapshot`; nothing is committed after it. Where the file
+/// `lotus cluster down`: ends the nodes of this host. If the file names a snapshot directory, takes
+/// a snapshot first, for at most `snapshot`; nothing is committed after the snapshot. If the file
 /// names none, the operator must have agreed to the loss of all data, by no `snapshot` or at the
 /// terminal. Unless a snapshot was taken, `others` says what nodes of other hosts may lose.
 ///
 /// # Errors
-/// A sentence: no snapshot was taken, or the operator has not agreed, or others lose something, and
-/// nothing was ended; or as [`stop`].
+/// A sentence: no snapshot was taken, or the operator has not agreed, or other hosts would lose
+/// data or the authority, and nothing was ended; or as [`stop`].
 pub fn down(
     file: &ClusterFile,
     snapshot: Option<Duration>,
@@ -449,7 +449,7 @@ pub fn down(
     if !file.state.exists() && silent == Silent::MayLive {
         return say(&format!("{path}: nothing runs on this host\n"));
     }
-    // From here on no other command of this host starts nodes, or lets them serve.
+    // From here on, further commands of this host cannot start nodes, or let them serve.
     let state = StateFolder::lock(file)?;
     let runs = |node: NodeName| matches!(state.seen(node), ProcessState::Running(_));
     let any_runs = NodeName::all(file).any(runs);
@@ -457,7 +457,7 @@ pub fn down(
         consent::check(file, snapshot.is_none())?;
     }
     let steps = Steps::start("");
-    // Nodes that rest for good are ended, even if that cannot be told.
+    // Nodes at rest for good are ended, even if the output cannot be written.
     let mut said = Ok(Verdict::Sound);
     if let (Some(patience), Some(_), true) = (snapshot, &file.snapshots, any_runs) {
         steps.say("compute nodes come to rest, and a snapshot is taken");
@@ -483,14 +483,13 @@ pub fn down(
     }
 }
 
-/// Ends the nodes of this host; returns how many ran, and how many were started here. If memory
-/// node 0 is one of them, the life of the cluster in etcd ends as well, unless other nodes live in
-/// it.
+/// Ends the nodes of this host; returns the number of nodes that ran, and of nodes started here. If
+/// memory node 0 is among them, the life of the cluster in etcd ends as well, unless other nodes
+/// live in it.
 ///
 /// # Errors
 /// A sentence: another command is at work, or a node does not end. Or all nodes here have ended,
-/// but the life in etcd was not ended: compute nodes of other hosts take part in it, or may
-/// (`silent`).
+/// but not the life in etcd: compute nodes of other hosts take part in it, or may (`silent`).
 pub fn stop(file: &ClusterFile, silent: Silent, steps: &Steps) -> Result<(usize, usize), String> {
     if !file.state.exists() {
         return Ok((0, 0));
@@ -520,7 +519,8 @@ fn end_here(
         return Err(format!("{} cannot be ended", left.join(", ")));
     }
     remove_sockets(file);
-    // If memory node 0 was killed, or ended while others lived, it has not ended the life itself.
+    // Memory node 0 has not ended the life itself if it was killed, or ended while other nodes
+    // lived.
     if begins_lives && file.authority.outlives_the_cluster() {
         steps.say("the life of the cluster ends");
         let ended = authority(file)?.end_life(file, &Env::real(0), silent);
@@ -529,8 +529,8 @@ fn end_here(
     Ok((ran, known.len()))
 }
 
-/// Ends nodes: compute nodes first, which need the others; the authority's host last. Reaps
-/// children of this process.
+/// Ends nodes: compute nodes first, since they need the memory nodes; the authority's host last.
+/// Reaps children of this process.
 fn end(state: &StateFolder, nodes: &[NodeName], children: &mut [(NodeName, Child)]) {
     let env = Env::real(0);
     for kind in [NodeKind::Compute, NodeKind::Memory] {
@@ -546,7 +546,7 @@ fn end(state: &StateFolder, nodes: &[NodeName], children: &mut [(NodeName, Child
             }
         }
         for (_, child) in children.iter_mut().filter(|(node, _)| node.kind == kind) {
-            // Reaped if it has ended; otherwise nothing more can be done.
+            // Reaps the child if it has ended; otherwise nothing more can be done.
             let _ = child.try_wait();
         }
         if kind == NodeKind::Compute {
@@ -557,7 +557,7 @@ fn end(state: &StateFolder, nodes: &[NodeName], children: &mut [(NodeName, Child
     ended.for_each(|node| state.forget(*node));
 }
 
-/// Removes the sockets that killed processes have left.
+/// Removes sockets left by killed processes.
 fn remove_sockets(file: &ClusterFile) {
     let Net::Shm { directory } = &file.net else { return };
     lotus_node::host::sockets::remove_sockets(directory, file.node_count());
@@ -566,12 +566,12 @@ fn remove_sockets(file: &ClusterFile) {
     }
 }
 
-/// Whether a node belongs on this host: its address is one of this host's.
+/// Whether a node belongs on this host, by its address.
 fn is_here(file: &ClusterFile, node: NodeName) -> bool {
     match Addresses::of(file, node).address {
         // With namespaces, every node runs on this host.
         _ if file.namespaces.is_some() => true,
-        // A name that cannot be resolved here is not this host's.
+        // A name that cannot be resolved here is not a name of this host.
         Some(address) => {
             let found = address.look_up();
             found.is_ok_and(|address| UdpSocket::bind((address.ip(), 0)).is_ok())

@@ -1,12 +1,12 @@
 //! The operator's consent to a command that loses data for good.
 //!
 //! # What it is
-//! The memory of nodes that `lotus cluster down` ends has the only copy of all data, unless the
-//! cluster takes snapshots. So the command needs a flag there, or a yes at a terminal.
+//! Without snapshots, the nodes ended by `lotus cluster down` hold the only copy of all data in
+//! their memory. So without snapshots the command needs a flag, or a yes at a terminal.
 //!
-//! Beside that, the nodes of this host may have what nodes of other hosts need that serve: the only
-//! authority, or the last copies of some rows ([`loss`]). To end them takes another flag, since the
-//! first one is given on every host.
+//! In addition, serving nodes of other hosts may need nodes of this host: for the only authority,
+//! or for the last copies of some rows ([`loss`]). Ending such nodes takes another flag, since the
+//! first flag is given on every host.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
@@ -18,33 +18,33 @@ use lotus_node::agree::seat::ClusterAuthority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::NodeName;
 
-/// Flag that gives the consent.
+/// Flag that gives consent.
 pub const DISCARD: &str = "--discard";
-/// Flag by which others may lose what ends here.
+/// Flag that permits losses on other hosts.
 const FORCE: &str = "--force";
 
-/// What nodes of other hosts may lose with those of this one.
+/// Permitted loss for nodes of other hosts when the nodes of this host end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Others {
-    /// Nothing that they need to serve.
+    /// Nothing that serving nodes of other hosts need.
     LoseNothing,
-    /// Anything: the operator says so.
+    /// Any loss, by the operator's order.
     MayLose,
 }
 
-/// Ways to learn whether the operator consents.
+/// Ways to obtain the operator's consent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Consent {
-    /// There is nothing to ask.
+    /// No question is needed.
     Given,
     /// A person can answer.
     Ask,
-    /// No person is there: the flag decides.
+    /// There is no person: the flag decides.
     Refused,
 }
 
-/// Decides whether `down` needs consent: not if it takes a snapshot first, nor if a flag says that
-/// it takes none (`discards`).
+/// Decides whether `down` needs consent: no consent is needed if a snapshot comes first, or if a
+/// flag waives the snapshot (`discards`).
 fn consent(takes_snapshots: bool, discards: bool, on_terminal: bool) -> Consent {
     match (takes_snapshots || discards, on_terminal) {
         (true, _) => Consent::Given,
@@ -57,10 +57,10 @@ fn is_yes(answer: &str) -> bool {
     ["y", "yes"].iter().any(|yes| answer.trim().eq_ignore_ascii_case(yes))
 }
 
-/// Checks that the operator consents to the end of nodes that run; asks at a terminal.
+/// Checks that the operator consents to the end of running nodes; asks at a terminal.
 ///
 /// # Errors
-/// A sentence: there is no consent, and nothing was ended.
+/// A sentence: consent is missing, and no node was ended.
 pub fn check(file: &ClusterFile, discards: bool) -> Result<(), String> {
     let (mut input, mut output) = (io::stdin().lock(), io::stderr());
     let on_terminal = input.is_terminal();
@@ -79,25 +79,25 @@ pub fn check(file: &ClusterFile, discards: bool) -> Result<(), String> {
     agrees.then_some(()).ok_or_else(refused)
 }
 
-/// Checks that nodes of other hosts do not need those that run `here`, or that the operator has
-/// said that this does not matter.
+/// Checks that nodes of other hosts do not need the nodes that run `here`, or that the operator has
+/// accepted the loss.
 ///
 /// # Errors
-/// A sentence: what they would lose. Nothing was ended.
+/// A sentence about the loss. Nothing was ended.
 pub fn check_others(file: &ClusterFile, here: &[NodeName], others: Others) -> Result<(), String> {
     let all_here = NodeName::all(file).all(|node| here.contains(&node));
     if all_here || others == Others::MayLose {
         return Ok(());
     }
     let authority = ClusterAuthority::of(file)?;
-    // So that an authority that has ended is told from one that is silent.
+    // Distinguishes an authority that has ended from a silent authority.
     authority.stay(&Env::real(0));
     let refused =
         |lost: &Loss| Err(format!("{lost}. Nothing was ended; {FORCE} ends them all the same"));
     match loss::look(file, &authority, here) {
         Ok(None) => Ok(()),
         Ok(Some(lost)) => refused(&lost),
-        // Its process has ended, and the cluster with it.
+        // The authority's process has ended, and the cluster with it.
         Err(_) if authority.silence() == Duration::MAX => Ok(()),
         Err(_) => refused(&Loss::Unknown),
     }

@@ -1,6 +1,7 @@
-//! Memory in use, and the rows in it: what the compute nodes have answered, put together.
+//! Memory in use, and its rows: combined answers of the compute nodes.
 //!
-//! Slabs are counted by any of them; how much is free in the slabs only by all together.
+//! Any compute node can count slabs; the free space in slabs needs the answers of all compute
+//! nodes.
 
 use comfy_table::{CellAlignment, Table};
 use lotus_authority::Authority;
@@ -11,14 +12,14 @@ use serde::Serialize;
 use super::bytes::written;
 use crate::show::screen::or_dash;
 
-/// Memory of one memory node, in bytes.
+/// Memory of a memory node, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct NodeUse {
     /// Bytes for rows and indexes.
     limit: u64,
-    /// Bytes that were handed out.
+    /// Allocated bytes.
     allocated: u64,
-    /// Bytes that were not.
+    /// Unallocated bytes.
     unallocated: u64,
 }
 
@@ -33,15 +34,15 @@ impl NodeUse {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct GroupUse {
     limit: u64,
-    /// Bytes that were handed out.
+    /// Allocated bytes.
     allocated: u64,
-    /// Bytes that were not.
+    /// Unallocated bytes.
     unallocated: u64,
-    /// Handed out bytes that are free at some compute node.
+    /// Allocated bytes that are free at some compute node.
     free: u64,
 }
 
-/// Rows and memory of one table, in one copy of each group.
+/// Rows and memory of a table, counted in one copy of each group.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TableUse {
     /// Name of the table.
@@ -50,21 +51,21 @@ pub struct TableUse {
     pub figures: TableFigures,
 }
 
-/// The figures among it.
+/// The numbers in [`TableUse`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct TableFigures {
-    /// Number of rows, if it is known.
+    /// Number of rows, if known.
     pub rows: Option<u64>,
-    /// Whether that is an estimate by a sample.
+    /// Whether the number of rows is an estimate from a sample.
     pub rows_estimated: bool,
-    /// Age of that number, in milliseconds.
+    /// Age of the number of rows, in milliseconds.
     pub rows_age_ms: Option<u64>,
-    /// Bytes that were handed out to it: the next three together.
+    /// Bytes allocated to the table: the sum of the next three fields.
     pub bytes: u64,
     index_bytes: u64,
     overflow_bytes: u64,
     record_bytes: u64,
-    /// Bytes of these that are free at some compute node.
+    /// Allocated bytes that are free at some compute node.
     free_bytes: u64,
 }
 
@@ -95,33 +96,33 @@ impl TableFigures {
     }
 }
 
-/// All of it.
+/// Memory of the whole cluster.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Used {
-    /// Share in use of the fullest group: allocated, and free at no compute node.
+    /// Share in use in the fullest group: allocated, and not free at any compute node.
     pub share: Option<f64>,
-    /// Memory nodes, by their places; `None` for one that is not in use.
+    /// Memory nodes, by their places; `None` for an unused memory node.
     pub nodes: Vec<Option<NodeUse>>,
-    /// Replica groups, in their order.
+    /// Replica groups, in order.
     pub groups: Vec<GroupUse>,
-    /// Tables, in their order.
+    /// Tables, in order.
     pub tables: Vec<TableUse>,
 }
 
 impl Used {
-    /// Asks these compute nodes; empty if none answers.
+    /// Asks `nodes`, which are compute nodes; empty if none answers.
     pub fn ask(authority: &dyn Authority, nodes: &[NodeName]) -> Self {
         let said = operator::memory(authority, nodes);
         Self::of(&said.into_iter().flatten().collect::<Vec<_>>())
     }
 
-    /// Puts the answers of compute nodes together; empty if there are none.
+    /// Combines the answers of compute nodes; empty without answers.
     pub fn of(said: &[Memory]) -> Self {
         let groups = groups(said);
         let share = groups.iter().map(|group| {
             group.allocated.saturating_sub(group.free) as f64 / group.limit.max(1) as f64
         });
-        // A table that some nodes do not know yet is shown all the same.
+        // A table not yet known to some nodes is shown too.
         let longest = said.iter().max_by_key(|one| one.tables.len());
         let table = |table: &TableBytes| {
             let all = said.iter().flat_map(|one| &one.tables);
@@ -145,7 +146,7 @@ impl Used {
     }
 }
 
-/// Groups that all nodes have answered for.
+/// Groups for which all nodes have answered.
 fn groups(said: &[Memory]) -> Vec<GroupUse> {
     let count = said.iter().map(|one| one.groups.len()).min().unwrap_or(0);
     let group = |at: usize| {
@@ -158,7 +159,7 @@ fn groups(said: &[Memory]) -> Vec<GroupUse> {
     (0..count).map(group).collect()
 }
 
-/// A table of tables; empty if there are none.
+/// A table of tables; empty without tables.
 pub fn listed(tables: &[TableUse]) -> String {
     if tables.is_empty() {
         return String::new();
@@ -179,7 +180,7 @@ pub fn listed(tables: &[TableUse]) -> String {
     format!("{}\n", text.trim_fmt())
 }
 
-/// Bytes in words, with one digit behind the point.
+/// Bytes in words, with one decimal.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 4] =
         [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];

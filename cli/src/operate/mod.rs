@@ -1,10 +1,11 @@
-//! An operator's commands: `lotus cluster` and `lotus shards`, and those for its data. Imports
-//! `apps`, `args`, `host` and `show`.
+//! An operator's commands: `lotus cluster`, `lotus shards`, and the commands for the cluster's
+//! data. Imports `apps`, `args`, `host` and `show`.
 //!
-//! * `commands`: starting, ending and saving the nodes of a host; `consent`: the operator's to what
-//!   loses data; `status`: the state of all nodes of the cluster; `memory`: its memory and tables;
-//! * `shards`: showing and moving shards; `ranges`: compact text for sets of them;
-//! * `rows`: tables and rows; `bytes`: their keys and values as text.
+//! * `commands`: starting, ending and saving the nodes of a host; `consent`: the operator's consent
+//!   to a loss of data; `status`: the state of all nodes of the cluster; `memory`: the cluster's
+//!   memory and tables;
+//! * `shards`: showing and moving shards; `ranges`: compact text for sets of shards;
+//! * `rows`: tables and rows; `bytes`: keys and values as text.
 //!
 //! Not here: the nodes' side of a request (the crate `lotus-node`).
 

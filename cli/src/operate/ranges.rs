@@ -1,11 +1,11 @@
-//! Compact text for sets of shards: `7`, `0-63`, `0-4094/2` for every second one, and lists of
+//! Compact text for sets of shards: `7`, `0-63`, `0-4094/2` for every second shard, and lists of
 //! these.
 
 use std::fmt::Write as _;
 
 use lotus::ShardId;
 
-/// Minimum number of shards in a run; fewer are listed one by one.
+/// Minimum number of shards in a run; fewer shards are listed singly.
 const SHORTEST_RUN: usize = 3;
 
 /// Parses a set of shards; returns them sorted and without duplicates.
@@ -56,13 +56,13 @@ pub fn pieces(shards: &[u16]) -> Vec<String> {
     pieces
 }
 
-/// Number of shards, from the first on, at equal distances.
+/// Length of the longest prefix of shards at equal distances.
 fn run_length(shards: &[u16]) -> usize {
     let steps = || shards.windows(2).map(|pair| pair[1] - pair[0]);
     steps().next().map_or(1, |first| 1 + steps().take_while(|step| *step == first).count())
 }
 
-/// Formats as [`pieces`] does, in one line of at most `most` pieces.
+/// Formats shards as [`pieces`] does, in one line of at most `most` pieces.
 pub fn line(shards: &[u16], most: usize) -> String {
     let pieces = pieces(shards);
     let mut line = pieces.iter().take(most).cloned().collect::<Vec<_>>().join(",");

@@ -1,8 +1,8 @@
 //! `lotus tables`, `get`, `put`, `del` and `scan`: the data of a running cluster, through the
 //! client library.
 //!
-//! A command line that makes no sense is an error of the command; what fails at the cluster, or is
-//! not there, is said on the standard error, and the verdict is [`Verdict::Unsound`].
+//! An invalid command line is an error of the command. A failure at the cluster, or a missing row,
+//! is reported on the standard error, and the verdict is [`Verdict::Unsound`].
 
 use std::io::{BufWriter, Write};
 use std::ops::Bound;
@@ -28,15 +28,15 @@ use crate::args::{DelArgs, FormatArgs, GetArgs, PutArgs, RangeArgs, ScanArgs};
 use crate::show::Verdict;
 use crate::show::screen::{complain, or_dash};
 
-/// Time for which a transaction that meets others is tried again.
+/// Time for which a conflicting transaction is retried.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Longest key of any table, in bytes: that of an ordered one.
+/// Maximum length of a key of any table, in bytes: the limit of ordered tables.
 const MAX_KEY_BYTES: usize = 255;
 
-/// Runs a command as an application of the cluster. Its error is the sentence that says why it has
-/// failed.
+/// Runs a command as an application of the cluster. The command's error is a sentence with the
+/// reason.
 fn run<F, Fut>(file: &ClusterFile, command: F) -> Result<Verdict, String>
 where
     F: FnOnce(Client) -> Fut,
@@ -59,7 +59,7 @@ where
     }
 }
 
-/// A row as the command line names it.
+/// A row named on the command line.
 struct Named {
     table: String,
     key: String,
@@ -94,7 +94,7 @@ impl Named {
         format!("table {} has no row {}", self.table, self.key)
     }
 
-    /// The sentence for a transaction that was `to` read or write the row.
+    /// The error sentence of a transaction that was `to` read or write the row.
     fn fault(&self, to: &str, error: &CallError) -> String {
         let Self { table, key, .. } = self;
         match error.effect() {
@@ -113,7 +113,7 @@ struct Row<'r> {
 /// Key of a row.
 enum RowKey<'r> {
     Plain(PrimaryKey),
-    /// In an ordered table.
+    /// Key in an ordered table.
     Ordered(&'r [u8]),
 }
 
@@ -131,7 +131,7 @@ fn table(client: &Client, name: &str) -> Result<KnownTable, String> {
     })
 }
 
-/// Time until which a command tries again.
+/// Time until which a command retries.
 struct Patience {
     env: Env,
     deadline: Nanos,
@@ -144,8 +144,8 @@ impl Patience {
         Self { env, deadline }
     }
 
-    /// Whether to try again, after a pause: the attempt met another transaction, changed nothing,
-    /// and there is time.
+    /// Whether to retry, after a pause: the attempt conflicted with another transaction and changed
+    /// nothing, and time is left.
     async fn allows(&self, error: &CallError) -> bool {
         let is_met =
             matches!(error, CallError::Failed(Failure::Conflict(_) | Failure::HeldTooLong { .. }));
@@ -157,7 +157,7 @@ impl Patience {
     }
 }
 
-/// Result of one row.
+/// A row in output format.
 #[derive(Debug, Serialize)]
 struct ShownRow {
     key: String,
@@ -181,7 +181,7 @@ impl ShownRow {
     }
 }
 
-/// Writes lines to the standard output; false once its reader has gone, which is no fault.
+/// Writes lines to the standard output; returns false once the reader has gone, which is no fault.
 fn write(mut lines: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut out = BufWriter::new(StandardOutput);
     let written = lines.try_for_each(|line| writeln!(out, "{line}"));
@@ -191,17 +191,18 @@ fn write(mut lines: impl Iterator<Item = String>) -> Result<bool, String> {
     }
 }
 
-/// A table, as `lotus tables` shows it.
+/// A table in the output of `lotus tables`.
 #[derive(Debug, Serialize)]
 struct ShownTable {
     table: String,
     number: u16,
     shards: u16,
-    /// First byte and length of the part of the key that decides the shard; none if all of it does.
+    /// First byte and length of the part of the key that decides the shard; `None` for the whole
+    /// key.
     critical_field: Option<(u8, u8)>,
-    /// Whether its rows are in the order of their keys.
+    /// Whether the rows are ordered by key.
     ordered: bool,
-    /// Rows and memory, if compute nodes have told them.
+    /// Rows and memory, if reported by compute nodes.
     #[serde(flatten)]
     used: Option<TableFigures>,
 }
@@ -251,7 +252,7 @@ pub fn tables(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     }
 }
 
-/// Rows and memory of all tables, as the compute nodes tell; empty if they do not.
+/// Rows and memory of all tables, as reported by the compute nodes; empty without reports.
 fn used(file: &ClusterFile) -> Vec<TableUse> {
     let Ok(authority) = authority(file) else { return Vec::new() };
     let serving =
@@ -277,7 +278,7 @@ fn listed(tables: &[ShownTable]) -> String {
 /// `lotus get`.
 ///
 /// # Errors
-/// A sentence: the key is none.
+/// A sentence: the key is invalid.
 pub fn get(file: &ClusterFile, args: &GetArgs) -> Result<Verdict, String> {
     let row = Named::of(&args.table, &args.key, args.formats)?;
     run(file, async |client| {
@@ -311,7 +312,7 @@ async fn read(client: &Client, row: &Row<'_>) -> Result<Option<Vec<u8>>, CallErr
 /// `lotus put`.
 ///
 /// # Errors
-/// A sentence: the key or the value is none.
+/// A sentence: the key or the value is invalid.
 pub fn put(file: &ClusterFile, args: &PutArgs) -> Result<Verdict, String> {
     let row = Named::of(&args.table, &args.key, args.formats)?;
     let wrong = |why| format!("{:?} is no value for row {}: {why}", args.value, row.key);
@@ -355,7 +356,7 @@ async fn upsert(client: &Client, row: &Row<'_>, value: &[u8]) -> Result<bool, Ca
 /// `lotus del`.
 ///
 /// # Errors
-/// A sentence: the key is none.
+/// A sentence: the key is invalid.
 pub fn del(file: &ClusterFile, args: &DelArgs) -> Result<Verdict, String> {
     let row = Named::of(&args.table, &args.key, args.formats)?;
     run(file, async |client| {
@@ -391,7 +392,7 @@ async fn delete(client: &Client, row: &Row<'_>) -> Result<bool, CallError> {
     txn.commit().await.map(|_| existed)
 }
 
-/// Rows that a scan is to show.
+/// Rows to show from a scan.
 struct Wanted {
     from: Option<Vec<u8>>,
     until: Option<Vec<u8>>,
@@ -414,12 +415,12 @@ impl Wanted {
         })
     }
 
-    /// Whether they are all, in the order in which they come.
+    /// Whether all rows are wanted, in scan order.
     const fn is_all(&self) -> bool {
         self.from.is_none() && self.until.is_none() && self.prefix.is_none() && !self.reverse
     }
 
-    /// The scan of a table that shows them.
+    /// The scan of a table for the wanted rows.
     fn scan(&self, client: &Client, table: &KnownTable) -> Result<Scan, String> {
         if !table.ordered && !self.is_all() {
             let name = written(&table.name);
@@ -439,7 +440,7 @@ impl Wanted {
 /// `lotus scan`.
 ///
 /// # Errors
-/// A sentence: a bound is no key.
+/// A sentence: a bound is not a key.
 pub fn scan(file: &ClusterFile, args: &ScanArgs) -> Result<Verdict, String> {
     let wanted = Wanted::of(&args.range, args.formats)?;
     run(file, async |client| {
@@ -448,7 +449,7 @@ pub fn scan(file: &ClusterFile, args: &ScanArgs) -> Result<Verdict, String> {
         while shown < limit {
             let page = match scan.next_page().await {
                 Ok(page) => page,
-                // The reader of the output took its time: go on, if the snapshot is still there.
+                // The reader of the output was slow: continue while the snapshot exists.
                 Err(CallError::Failed(Failure::ScanTooLong { .. })) => continue,
                 Err(error) => {
                     let table = written(&args.table);

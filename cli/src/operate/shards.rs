@@ -1,7 +1,8 @@
 //! `lotus shards`: owners of shards, and moving shards by hand.
 //!
-//! The nodes are asked ([`operator`](lotus_node::requests::operator)): one of them for all owners,
-//! each for its figures, and one to move shards, which passes the order on to their owners.
+//! The command asks the nodes ([`operator`](lotus_node::requests::operator)): a single node for the
+//! owners, and every node for its figures. An order to move shards goes to a single node, which
+//! passes it on to the owners.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -27,25 +28,25 @@ use lotus_node::requests::operator::{
 };
 
 /// Timeout of a move: each owner is asked for 128 shards at a time, and waits for transactions that
-/// hold locks of them.
+/// hold locks of these shards.
 const MOVING: Duration = Duration::from_secs(60);
-/// Number of times that shards are ordered to move which load balancing, or another command, moves
-/// at the same time.
+/// Maximum number of orders to move shards that load balancing, or another command, moves at the
+/// same time.
 const ROUNDS: usize = 5;
-/// Maximum number of ranges in a line, and of hottest shards that are shown.
+/// Maximum number of ranges in a line, and of hottest shards shown.
 const MOST_RANGES: usize = 6;
 const HOTTEST: usize = 8;
 
 /// Selection of shards to show.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Shards with rows of this table.
+    /// Only shards with rows of this table.
     pub table: Option<String>,
-    /// Shards of this compute node.
+    /// Only shards of this compute node.
     pub cn: Option<u16>,
 }
 
-/// Compute nodes that can be asked.
+/// Compute nodes that can answer.
 struct Nodes<'a> {
     file: &'a ClusterFile,
     authority: Box<dyn Authority>,
@@ -72,7 +73,7 @@ impl<'a> Nodes<'a> {
         Ok(Self { file, authority: Box::new(authority), serving })
     }
 
-    /// Compute node with this index, if the file describes it.
+    /// Returns the compute node with an index, if the file describes it.
     fn describes(&self, index: u16) -> Result<NodeName, String> {
         let (path, count) = (self.file.path.display(), self.file.settings.compute_nodes);
         let node = NodeName { kind: NodeKind::Compute, index };
@@ -82,7 +83,7 @@ impl<'a> Nodes<'a> {
         is_there.then_some(node).ok_or_else(why)
     }
 
-    /// Asks the nodes one after the other until one answers.
+    /// Asks the nodes one after the other until a node answers.
     fn ask_any(&self, question: &Question, patience: Duration) -> Result<Answer, String> {
         let mut why = String::new();
         for node in &self.serving {
@@ -166,14 +167,14 @@ fn numbers(shards: &[(u16, Shard)]) -> Vec<u16> {
     shards.iter().map(|(number, _)| *number).collect()
 }
 
-/// Interval over which requests are counted.
+/// Interval for counting requests.
 fn interval(file: &ClusterFile) -> Option<Duration> {
     file.settings.balance
 }
 
 #[derive(Debug, Serialize)]
 struct View {
-    /// State of load balancing, from the first node that reports it.
+    /// State of load balancing, from the first node that answers.
     balancing: Option<Switch>,
     nodes: Vec<NodeShards>,
     /// Ranges of shards without an owner.
@@ -190,9 +191,9 @@ struct NodeShards {
     epochs: Option<(u32, u32)>,
     /// Lock requests per second; counted only with load balancing.
     requests_per_s: Option<f64>,
-    /// Share of its transactions' locks that it granted itself.
+    /// Share of the locks of the node's transactions that the node granted itself.
     local_locks: Option<f64>,
-    /// Shards that it gave to other nodes, and the number of hand-overs.
+    /// Shards given to other nodes, and the number of hand-overs.
     shards_given: Option<u64>,
     hand_overs: Option<u64>,
     interruption_us_max: Option<u64>,
@@ -246,14 +247,14 @@ impl NodeShards {
     }
 }
 
-/// Share of its transactions' locks that a node granted itself; `None` if there were no locks.
+/// Share of the locks of a node's transactions that the node granted itself; `None` without locks.
 pub fn local_locks(figures: &Figures) -> Option<f64> {
     let Ownership { locks, own_locks, .. } = figures.ownership;
     (locks > 0).then(|| own_locks as f64 / locks as f64)
 }
 
 impl View {
-    /// Formats the view for people; with all ranges if they have asked for one node.
+    /// Formats the view for a person; with all ranges if a single node was selected.
     fn table(&self, in_full: bool) -> String {
         let mut table = Table::new();
         table.load_preset(comfy_table::presets::NOTHING);
@@ -304,7 +305,7 @@ impl View {
 /// `lotus shards move`: has shards moved to a compute node.
 ///
 /// # Errors
-/// A sentence. Some of the shards may have moved; the sentence tells how many.
+/// A sentence. Some of the shards may have moved; the sentence says how many.
 pub fn start_move(file: &ClusterFile, shards: &[u16], to: NodeName) -> Result<Verdict, String> {
     check_owners(file)?;
     let nodes = Nodes::find(file)?;
@@ -344,7 +345,7 @@ pub fn start_move(file: &ClusterFile, shards: &[u16], to: NodeName) -> Result<Ve
     say(&format!("{to}: {moved} {name} more; interrupted for {longest_us} us at most\n"))
 }
 
-/// Refuses a cluster with locks on memory nodes: no compute node owns those of a shard.
+/// Refuses a cluster with locks on memory nodes: no compute node owns the locks of a shard.
 fn check_owners(file: &ClusterFile) -> Result<(), String> {
     let locks = file.settings.locks;
     if locks == LockKind::Lotus {

@@ -1,11 +1,11 @@
-//! `lotus cluster status`: the state of a cluster's nodes, from what this host knows of their
-//! processes, what the nodes report at the authority, and what the members have agreed on.
+//! `lotus cluster status`: the state of a cluster's nodes, from three sources: the processes known
+//! to this host, the nodes' reports at the authority, and the members' agreements.
 //!
-//! # Which source is believed
-//! A process that is seen to run, or to have ended, is believed before any report. The process that
-//! reported last for a node at the authority is looked for on this host as well, so that a node
-//! which was started by hand is not taken for the one that ended before it. A report at the
-//! authority counts for the process that made it, and for no other.
+//! # Precedence of the sources
+//! A process seen running, or seen to have ended, takes precedence over any report. The process of
+//! a node's last report at the authority is looked up on this host as well, so that a node started
+//! by hand is not taken for an earlier process that has ended. A report at the authority counts
+//! only for the process that made the report.
 
 use std::fmt::Write as _;
 
@@ -33,21 +33,21 @@ use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::processes::{ProcessState, StateFolder};
 use lotus_node::requests::operator::{self, Figures};
 
-/// Share of memory in use from which status warns.
+/// Share of memory in use at which status warns.
 const NEARLY_FULL: f64 = 0.9;
 
-/// State of a node that does its work.
+/// State of a working node.
 pub const SERVING: &str = "serving";
 /// State of a memory node that the membership has given up.
 pub const LOST: &str = "lost";
-/// State of a node of which nothing has been heard.
+/// State of a node that has never reported.
 const UNKNOWN: &str = "unknown";
-/// State of a node that should do its work, and does not answer.
+/// State of a node that should work, but does not answer.
 const SILENT: &str = "silent";
-/// State of a compute node that takes no calls, so that the cluster can be ended.
+/// State of a compute node that takes no calls, so that the cluster can be shut down.
 const RESTING: &str = "resting";
 
-/// One row of `lotus cluster status`.
+/// A row of `lotus cluster status`.
 #[derive(Debug, Serialize)]
 struct NodeStatus {
     node: NodeName,
@@ -55,13 +55,13 @@ struct NodeStatus {
     client: Option<HostPort>,
     metrics: Option<HostPort>,
     process: Option<u32>,
-    /// Processor time that its process has used since it began, in seconds; only for processes of
-    /// this host.
+    /// Processor time used by the process since its start, in seconds; only for processes of this
+    /// host.
     processor_s: Option<f64>,
     shards: Option<usize>,
-    /// Shards that it gave to other nodes.
+    /// Shards given to other nodes.
     shards_given: Option<u64>,
-    /// Share of its transactions' locks that it granted itself.
+    /// Share of the locks of the node's transactions that the node granted itself.
     local_locks: Option<f64>,
     /// Memory of a memory node.
     memory: Option<NodeUse>,
@@ -71,23 +71,23 @@ struct NodeStatus {
 /// State of a cluster.
 #[derive(Debug, Serialize)]
 pub struct Status {
-    /// Whether all nodes serve and all data is there.
+    /// Whether all nodes serve and all data is loaded.
     pub healthy: bool,
     authority: &'static str,
     /// Reason why the authority does not answer.
     reason: Option<String>,
     epoch: Option<u32>,
-    /// Minimum number of copies of any row on memory nodes that are in use.
+    /// Minimum number of copies of any row on memory nodes in use.
     copies: Option<usize>,
-    /// Whether all data is there, in words.
+    /// State of the data, in words.
     data: Option<&'static str>,
-    /// Reason why the data never will be complete.
+    /// Reason why the data will never be complete.
     cut_short: Option<String>,
-    /// Compute nodes that report that they do not reach another one, and that one.
+    /// Pairs of compute nodes: a node that reports a cut path, and the node that it does not reach.
     cuts: Vec<[NodeName; 2]>,
-    /// Difference of this file from the one that the cluster was made with.
+    /// Difference between this file and the file with which the cluster was created.
     file_differs: Option<String>,
-    /// Share in use of the memory for rows and indexes, of the fullest group.
+    /// Share of the memory for rows and indexes in use, in the fullest group.
     memory_used: Option<f64>,
     /// Memory of each replica group.
     groups: Vec<GroupUse>,
@@ -97,7 +97,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Adds what compute nodes have reported of memory.
+    /// Adds the compute nodes' reports on memory.
     fn with_memory(mut self, memory: Used) -> Self {
         let Used { share, nodes, groups, tables } = memory;
         for one in self.nodes.iter_mut().filter(|one| one.node.kind == NodeKind::Memory) {
@@ -106,7 +106,7 @@ impl Status {
         Self { memory_used: share, groups, tables, ..self }
     }
 
-    /// Number of nodes that serve, and of all nodes.
+    /// Number of serving nodes, and of all nodes.
     pub fn serving(&self) -> (usize, usize) {
         let serving = self.nodes.iter().filter(|node| node.state == SERVING).count();
         (serving, self.nodes.len())
@@ -120,8 +120,8 @@ impl Status {
     }
 }
 
-/// `lotus cluster status`: what every node reports, and what is known of its process. The verdict
-/// is unsound unless all nodes serve and all data is there.
+/// `lotus cluster status`: shows every node's reports, and the state of its process. The verdict is
+/// unsound unless all nodes serve and all data is loaded.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -137,47 +137,48 @@ pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// Asks all compute nodes that serve, and then looks at all nodes again: an answer, or none, takes
-/// a while, and nodes may be gone by then.
+/// Asks the serving compute nodes, and then looks at all nodes again: an answer, or a time-out,
+/// takes a while, and nodes may be gone by then.
 fn ask(file: &ClusterFile, state: &StateFolder, authority: &ClusterAuthority) -> Status {
     let look = || Survey::take(file, state, authority);
     let asked = look().serving(NodeKind::Compute);
     let said = operator::states(authority, &asked, |node| look().state(node) != SERVING);
     let memory: Vec<_> = said.iter().flatten().filter_map(|(_, memory)| memory.clone()).collect();
-    // With a silent memory node no compute node could answer.
+    // With a silent memory node no compute node can answer about memory.
     let silent = said.iter().flatten().any(|(figures, _)| figures.silent != 0);
     let memory = if silent { Used::default() } else { Used::of(&memory) };
     let figures: Vec<_> = said.iter().map(|said| said.as_ref().map(|said| said.0)).collect();
     look().with_figures(&asked, &figures).into_status().with_memory(memory)
 }
 
-/// State of all nodes, as far as it can be learnt without asking them.
+/// State of all nodes, without questions to the nodes.
 pub struct Survey<'a> {
     file: &'a ClusterFile,
-    /// Reason why the authority does not answer, if so: one word, and the error's text.
+    /// Reason why the authority does not answer: one word, and the error's text. `None` if it
+    /// answers.
     refused: Option<(&'static str, String)>,
     members: Option<Membership>,
-    /// Difference of the file from the one that the cluster was made with.
+    /// Difference between the file and the file with which the cluster was created.
     differs: Option<String>,
     copies: Option<usize>,
     data: Option<Data>,
     nodes: Vec<Known>,
 }
 
-/// State of a cluster as far as it can be learnt without asking its nodes.
+/// State of a cluster, without questions to its nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outline {
-    /// Whether the authority answers, in a word.
+    /// Whether the authority answers, in one word.
     pub authority: &'static str,
-    /// Reason why it does not.
+    /// Reason why the authority does not answer.
     pub reason: Option<String>,
     /// Epoch of the membership.
     pub epoch: Option<u32>,
-    /// Minimum number of copies of any row on memory nodes that are in use.
+    /// Minimum number of copies of any row on memory nodes in use.
     pub copies: Option<usize>,
-    /// Whether all data is there, in words.
+    /// State of the data, in words.
     pub data: Option<&'static str>,
-    /// State of each node, in a word.
+    /// State of each node, in one word.
     pub states: Vec<(NodeName, &'static str)>,
 }
 
@@ -185,9 +186,9 @@ pub struct Outline {
 struct Known {
     node: NodeName,
     process: Option<u32>,
-    /// Whether its process runs on this host.
+    /// Whether the process runs on this host.
     is_here: bool,
-    /// Last stage that its process has reported.
+    /// Last stage reported by the process.
     stage: Option<Stage>,
     state: &'static str,
     figures: Option<Figures>,
@@ -207,7 +208,7 @@ impl<'a> Survey<'a> {
         let made = made.filter(|_| members.is_some()).unwrap_or_else(|| Terms::of(file));
         let differs = made.difference(&Terms::of(file));
         let memory = members.as_ref().and_then(|now| {
-            // Without the same memory nodes nothing is known of the copies.
+            // With other memory nodes nothing is known of the copies.
             let same = usize::from(made.memory_nodes) == file.settings.memory_nodes;
             same.then(|| memory_left(file, now)).flatten()
         });
@@ -242,7 +243,7 @@ impl<'a> Survey<'a> {
         Self { file, refused, members, differs, copies, data, nodes }
     }
 
-    /// State of the data, if the authority has told it.
+    /// State of the data, if the authority has answered.
     pub fn data(&self) -> Option<&Data> {
         self.data.as_ref()
     }
@@ -252,19 +253,19 @@ impl<'a> Survey<'a> {
         matches!(self.data, Some(Data::Loading { .. })) && self.members.is_some()
     }
 
-    /// Nodes of a kind that serve.
+    /// Serving nodes of a kind.
     pub fn serving(&self, kind: NodeKind) -> Vec<NodeName> {
         let serving = self.nodes.iter().filter(|one| one.node.kind == kind);
         serving.filter(|one| one.state == SERVING).map(|one| one.node).collect()
     }
 
-    /// Whether all nodes serve, and all data is there.
+    /// Whether all nodes serve, and all data is loaded.
     pub fn all_serve(&self) -> bool {
         let serve = self.nodes.iter().all(|one| one.state == SERVING);
         serve && self.data == Some(Data::Loaded)
     }
 
-    /// Progress of filling the tables, in words; empty if they are not being filled.
+    /// Progress of filling the tables, in words; empty if the tables are not being filled.
     pub fn rows_in_words(&self) -> String {
         match &self.data {
             Some(Data::Loading { rows, .. }) if self.is_loading() => format!("{rows} rows so far"),
@@ -272,8 +273,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Number of nodes that serve, and those that have not been started, or else the state of the
-    /// first that does not serve, in words.
+    /// Number of serving nodes, with the nodes not started yet, or else the state of the first node
+    /// that does not serve, in words.
     pub fn in_words(&self) -> String {
         let serving = self.nodes.iter().filter(|one| one.state == SERVING).count();
         let said = format!("{serving} of {} nodes serve", self.nodes.len());
@@ -286,8 +287,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Nodes of other hosts of which nothing has been heard, and what to do about them, in words;
-    /// empty if there are none, or the authority does not answer.
+    /// Nodes of other hosts that have never reported, and the remedy, in words; empty if there are
+    /// no such nodes, or the authority does not answer.
     pub fn absent(&self) -> String {
         let absent = self.nodes.iter().filter(|one| one.state == UNKNOWN);
         let in_words = absent.map(|one| {
@@ -310,8 +311,8 @@ impl<'a> Survey<'a> {
         self.members.is_some() && !self.serving(NodeKind::Compute).is_empty()
     }
 
-    /// Whether a node has reported that it serves, and its process runs on this host; the others
-    /// need not use it yet.
+    /// Whether a node has reported that it serves, and the node's process runs on this host; other
+    /// nodes need not use the node yet.
     pub fn has_come_up(&self, node: NodeName) -> bool {
         let is_up = |one: &Known| one.is_here && one.stage == Some(Stage::Serving);
         self.nodes.iter().any(|one| one.node == node && is_up(one))
@@ -338,8 +339,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Adds what compute nodes have reported of themselves, and of memory nodes. A node that was
-    /// asked and has not answered does not count as serving.
+    /// Adds the compute nodes' reports on themselves, and on memory nodes. A node that was asked
+    /// and has not answered does not count as serving.
     fn with_figures(mut self, asked: &[NodeName], said: &[Option<Figures>]) -> Self {
         let silent = said.iter().flatten().fold(0, |all, one| all | one.silent);
         for one in &mut self.nodes {
@@ -356,7 +357,7 @@ impl<'a> Survey<'a> {
         self
     }
 
-    /// Turns the survey into the form that is shown.
+    /// Converts the survey to its output form.
     pub fn into_status(self) -> Status {
         let node = |one: &Known| {
             let Addresses { address, client, metrics } = Addresses::of(self.file, one.node);
@@ -398,30 +399,30 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Paths between compute nodes that are cut, as reported.
+/// Cut paths between compute nodes, as reported.
 fn cuts(file: &ClusterFile, now: &Membership) -> Vec<[NodeName; 2]> {
     let named = |id| NodeName::all(file).find(|node| node.id(file) == id);
     now.cuts().iter().filter_map(|cut| Some([named(cut.by)?, named(cut.to)?])).collect()
 }
 
-/// Whether `lotus cluster down` has brought all compute nodes to rest, and not ended them yet.
+/// Whether `lotus cluster down` has brought all compute nodes to rest, and has not ended them yet.
 fn rest_for_good(authority: &ClusterAuthority) -> bool {
     matches!(Rest::read(authority), Ok(Some(rest)) if rest.secs.is_none())
 }
 
-/// Combines what this host remembers of a node's process with the node's last record. Returns the
-/// process, and the last stage that this process has reported.
+/// Combines the process that this host remembers for a node with the node's last record. Returns
+/// the process, and the last stage reported by that process.
 fn reconcile(remembered: ProcessState, record: Option<&Record>) -> (ProcessState, Option<Stage>) {
     let Some(record) = record else { return (remembered, None) };
     let (spoke, stage) = (record.process.id, Some(record.stage));
     match (remembered, record.runs()) {
         (ProcessState::Running(process), _) if process == spoke => (remembered, stage),
-        // It has reported nothing yet.
+        // The running process has not reported yet.
         (ProcessState::Running(_), _) => (remembered, None),
         (_, Some(true)) => (ProcessState::Running(spoke), stage),
         (ProcessState::Never, Some(false)) => (ProcessState::Ended(spoke), stage),
         (_, Some(false)) => (remembered, stage),
-        // It may live where this process cannot see it.
+        // The process may be running where this process cannot see it.
         (_, None) => (ProcessState::Never, stage),
     }
 }
@@ -440,7 +441,7 @@ fn is_new(
     node.kind == NodeKind::Memory && !used.is_some_and(|life| life.is_since(Epoch(found)))
 }
 
-/// State of the memory nodes, as the members have agreed on it.
+/// State of the memory nodes, as agreed on by the members.
 pub fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
     let nodes = NodeName::all(file).filter(|node| node.kind == NodeKind::Memory);
     let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
@@ -448,8 +449,8 @@ pub fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus>
     Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
 }
 
-/// State of a node, in one word. `member` is its id in the cluster, unless that was made without
-/// it; `said` is `None` where the authority does not answer.
+/// State of a node, in one word. `member` is the node's id in the cluster, unless the cluster was
+/// created without the node; `said` is `None` if the authority does not answer.
 fn judge(
     member: Option<NodeId>,
     node: NodeName,
@@ -476,17 +477,17 @@ fn judge(
     }
 }
 
-/// Addresses at which a node listens: for other nodes, for applications, and for its metrics.
+/// Addresses of a node: for other nodes, for applications, and for metrics.
 pub struct Addresses {
     /// Address for other nodes.
     pub address: Option<HostPort>,
     client: Option<HostPort>,
-    /// Address of its metrics.
+    /// Address of the node's metrics.
     pub metrics: Option<HostPort>,
 }
 
 impl Addresses {
-    /// Addresses that the file gives a node.
+    /// Addresses of a node according to the file.
     pub fn of(file: &ClusterFile, node: NodeName) -> Self {
         let address = match &file.net {
             Net::Shm { .. } => None,

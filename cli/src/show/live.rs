@@ -2,14 +2,14 @@
 //! four times a second.
 //!
 //! # Readers
-//! A reader that does not read costs the run nothing. Lines that its socket has no room for are
-//! dropped, each of them whole, and after [`MOST_MISSED`] in a row it is left. What readers send is
-//! not read.
+//! A reader that does not read costs the run nothing. Lines without room in the reader's socket are
+//! dropped as a whole, and after [`MOST_MISSED`] dropped lines in a row the reader is disconnected.
+//! Input from readers is ignored.
 //!
 //! # The file
-//! A socket that no process listens at any more is replaced; one in use, and any other file, are
-//! refused. Commands that look at the same socket take turns by a lock on its directory. The file
-//! is removed at the end, unless another has taken its place.
+//! A socket without a listening process is replaced; a socket in use, and any other file, are
+//! refused. Commands that open the same socket take turns by a lock on its directory. The file is
+//! removed at the end, unless another file has replaced it.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -27,18 +27,18 @@ use lotus_fabric::env::Env;
 
 /// Interval of the lines.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Lines in a row that a reader may miss: ten seconds.
+/// Number of lines in a row that a reader may miss: ten seconds.
 const MOST_MISSED: usize = 40;
-/// Readers at a time.
+/// Maximum number of concurrent readers.
 const MOST_READERS: usize = 32;
 
 /// Refusal of a socket, as a sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// There is another file. Name another path.
+    /// The path is another kind of file. Name another path.
     #[error("--live names {}, which exists and is no socket", .0.display())]
     NoSocket(PathBuf),
-    /// A benchmark uses it. Name another path.
+    /// Another benchmark uses the socket. Name another path.
     #[error("--live names {}, at which another benchmark is shown", .0.display())]
     InUse(PathBuf),
     /// The system's error.
@@ -46,12 +46,12 @@ pub enum LiveError {
     System(PathBuf, io::Error),
 }
 
-/// A socket to show a benchmark at. Dropping it removes the file.
+/// A socket that shows a benchmark. Dropping the value removes the file.
 #[derive(Debug)]
 pub struct LiveSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and number of the file, to tell it from a later one.
+    /// Device and inode number of the file, to distinguish it from a later file.
     file: (u64, u64),
 }
 
@@ -62,7 +62,7 @@ impl LiveSocket {
     /// [`LiveError`].
     pub fn open(path: &Path) -> Result<Self, LiveError> {
         let failed = |error| LiveError::System(path.to_owned(), error);
-        // Until it is dropped.
+        // Held until the end of the function.
         let _turn = take_turn(path).map_err(failed)?;
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -91,13 +91,13 @@ impl Drop for LiveSocket {
     fn drop(&mut self) {
         let _turn = take_turn(&self.path);
         if file_of(&self.path).is_ok_and(|found| found == self.file) {
-            // It is of no use to the next benchmark, which replaces it.
+            // A leftover file does no harm: the next benchmark replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Locks the directory of a path until the result is dropped.
+/// Locks the directory of a path until the returned file is dropped.
 fn take_turn(path: &Path) -> io::Result<File> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     let directory = File::open(above.unwrap_or(Path::new(".")))?;
@@ -110,18 +110,18 @@ fn file_of(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// A benchmark that is shown. Dropping it ends that.
+/// Display of a running benchmark. Dropping the value ends the display.
 pub struct Live {
     stop: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Live {
-    /// Shows what `progress` tells, on a thread of its own; rates are of simulated time, or of this
-    /// machine's.
+    /// Shows `progress`, on a thread of its own; rates are per simulated time, or per time of this
+    /// machine.
     ///
     /// # Errors
-    /// [`LiveError::System`]: there is no thread.
+    /// [`LiveError::System`]: the thread cannot be started.
     pub fn start(
         socket: LiveSocket,
         title: LiveTitle,
@@ -137,7 +137,7 @@ impl Live {
             let (mut before, mut then) = (progress.read(), clock.now());
             let mut is_over = false;
             while !is_over {
-                // The last line, of the run's end, comes out of turn.
+                // The last line, about the run's end, is sent out of turn.
                 is_over = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
                 let (reading, now) = (progress.read(), clock.now());
                 let passed = match is_virtual {
@@ -160,17 +160,17 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // Fails if the thread has ended by itself.
+        // Fails if the thread has already ended.
         let _ = self.stop.send(());
         if let Some(thread) = self.thread.take() {
-            // A panic there ends the display, and nothing else.
+            // A panic in the thread only ends the display.
             let _ = thread.join();
         }
     }
 }
 
-/// Takes in the readers that have come. Too many, or those that cannot be read to without waiting,
-/// are left at once.
+/// Accepts new readers. Drops a reader at once if there are too many, or if its socket cannot be
+/// made non-blocking.
 fn accept(listener: &UnixListener, readers: &mut Vec<Viewer>) {
     while let Ok((stream, _)) = listener.accept() {
         if readers.len() < MOST_READERS && stream.set_nonblocking(true).is_ok() {
@@ -179,17 +179,17 @@ fn accept(listener: &UnixListener, readers: &mut Vec<Viewer>) {
     }
 }
 
-/// A process that is shown the benchmark.
+/// A process that watches the benchmark.
 struct Viewer {
     stream: UnixStream,
-    /// End of a line that was not written in whole.
+    /// Unwritten rest of a partly written line.
     rest: Vec<u8>,
-    /// Lines in a row that were dropped.
+    /// Number of lines dropped in a row.
     missed: usize,
 }
 
 impl Viewer {
-    /// Shows a line, or drops it if there is no room. Returns whether to go on.
+    /// Shows a line, or drops it if there is no room. Returns whether to keep the reader.
     fn show(&mut self, line: &[u8]) -> bool {
         let rest = std::mem::take(&mut self.rest);
         let Ok(written) = write(&self.stream, &rest) else { return false };
@@ -210,7 +210,7 @@ impl Viewer {
     }
 }
 
-/// Writes as much as there is room for.
+/// Writes as many bytes as there is room for.
 ///
 /// # Errors
 /// The reader is gone.

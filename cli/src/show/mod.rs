@@ -3,9 +3,9 @@
 //! * `verdict`: the result, from which the exit code follows; `screen`: text and JSON; `outputs`:
 //!   files for results;
 //! * `watch`, `steps`: progress of a benchmark or a check, and of a command with steps; `live`:
-//!   that of a benchmark for other processes.
+//!   progress of a benchmark for other processes.
 //!
-//! Not here: tables and reports, which each command makes itself.
+//! Not here: tables and reports, which are formatted by the commands.
 
 pub mod live;
 pub mod outputs;

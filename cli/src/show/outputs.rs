@@ -1,16 +1,16 @@
-//! The files that a run under load writes besides what it shows: its result and its history.
+//! Files written by a run under load besides its screen output: result and history.
 
 use std::path::{Path, PathBuf};
 
 use lotus_benchmarks::output::{Output, OutputError};
 
-/// Refusal of the files that were asked for.
+/// Refusal of the requested files.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// A result could not be written there. Name another path.
+    /// A result could not be written to its path. Name another path.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// Both results would go to one place. Name two.
+    /// Result and history have the same path. Name two paths.
     #[error("--json and --history both name {}", .0.display())]
     Same(PathBuf),
 }
@@ -25,10 +25,10 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Checks that the files that were asked for can be written. Nothing is written yet.
+    /// Checks that the requested files can be written. Writes nothing yet.
     ///
     /// # Errors
-    /// [`Refused`] if one cannot, or if both are one file.
+    /// [`Refused`] if a file cannot be written, or if both paths are the same file.
     pub fn check(json: Option<&Path>, history: Option<&Path>) -> Result<Self, Refused> {
         let check = |path: Option<&Path>| path.map(Output::check).transpose();
         let outputs = Self { json: check(json)?, history: check(history)? };

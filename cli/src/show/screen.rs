@@ -22,11 +22,11 @@ pub fn write_json(output: &Output, result: &impl Serialize) -> Result<(), Output
     })
 }
 
-/// Shows `text` to a person: on the standard output, or on the standard error if `data` went to
-/// the standard output.
+/// Shows `text` to a person: on the standard output, or on the standard error if the standard
+/// output carries `data`.
 ///
 /// # Errors
-/// The system's error.
+/// Errors of the system.
 pub fn show(text: &str, data: &[&Option<Output>]) -> io::Result<()> {
     if data.contains(&&Some(Output::Stdout)) {
         Indulgent(io::stderr()).write_all(text.as_bytes())
@@ -43,7 +43,7 @@ pub fn say(what: &str) -> Result<Verdict, String> {
     Ok(Verdict::Sound)
 }
 
-/// Says on the standard error why a command has failed, in one sentence.
+/// Reports on the standard error why a command has failed, in one sentence.
 #[cfg(feature = "tcp")]
 pub fn complain(why: &str) -> Verdict {
     // A closed standard error is ignored.

@@ -1,6 +1,5 @@
-//! Progress of a command that takes a while: its current step, and the time that it has taken. On a
-//! terminal, a line that redraws itself; anywhere else plain lines, for steps that take longer than
-//! a moment.
+//! Progress of a command that takes a while: its current step, and the duration of the step. On a
+//! terminal, a line that redraws itself; elsewhere plain lines, for steps longer than a moment.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,10 +12,10 @@ use lotus_fabric::env::{Env, Nanos};
 const REDRAW: Duration = Duration::from_millis(200);
 /// Time before a command's first plain line.
 const QUIET: Duration = Duration::from_secs(2);
-/// Interval at which plain lines repeat a step that goes on.
+/// Interval at which plain lines repeat a continuing step.
 const SAYING_AGAIN: Duration = Duration::from_secs(10);
 
-/// Display of a command's steps. Dropping it ends the display.
+/// Display of a command's steps. Dropping the value ends the display.
 pub struct Steps(Shown);
 
 enum Shown {
@@ -44,7 +43,8 @@ impl Steps {
         self.say_how_far(step, String::new());
     }
 
-    /// Shows `step` as the current step, and `far` as its progress, which may change at every call.
+    /// Shows `step` as the current step, and `far` as its progress, which may change with each
+    /// call.
     pub fn say_how_far(&self, step: impl Into<String>, far: String) {
         let step = step.into();
         match &self.0 {
@@ -63,11 +63,11 @@ impl Drop for Steps {
     }
 }
 
-/// Plain lines, written by a thread of their own.
+/// Plain lines, written by a separate thread.
 struct Lines {
     shared: Arc<StepsState>,
     env: Env,
-    /// `None` if no thread could be started: then nothing is shown.
+    /// `None` if the thread could not be started; then the display is empty.
     writer: Option<JoinHandle<()>>,
 }
 
@@ -82,13 +82,13 @@ struct Now {
     step: String,
     far: String,
     since: Nanos,
-    /// Time of the step's last line.
+    /// Time of the step's last line; `None` before the first.
     said: Option<Nanos>,
     ended: bool,
 }
 
 impl Now {
-    /// The line that is due, if one is, for a command that `began` then.
+    /// The next line, if due, for a command that started at `began`.
     fn line(&mut self, now: Nanos, began: Nanos) -> Option<String> {
         let quiet = self.step.is_empty() || now < began.after(QUIET);
         match self.said {
@@ -145,7 +145,7 @@ impl Drop for Lines {
         self.shared.lock().ended = true;
         self.shared.changed.notify_all();
         if let Some(writer) = self.writer.take() {
-            // A panic there ends the display, and nothing else.
+            // A panic in the thread only ends the display.
             let _ = writer.join();
         }
     }

@@ -2,15 +2,15 @@
 
 use lotus_benchmarks::audit::AuditOutcome;
 
-/// Result of a command that did its work.
+/// Result of a completed command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// No fault was found.
     Sound,
-    /// An audit failed, a history has a violation, a node of a cluster does not serve, or a row is
-    /// not there.
+    /// An audit failed, a history has a violation, a node of a cluster does not serve, or a row
+    /// does not exist.
     Unsound,
-    /// No fault was found, but something that was to be judged could not be.
+    /// No fault was found, but part of the data could not be judged.
     Unjudged,
 }
 

@@ -1,4 +1,4 @@
-//! Display of the progress of long work: a bar on a terminal, plain lines anywhere else.
+//! Display of the progress of long work: a bar on a terminal, plain lines elsewhere.
 //!
 //! A bar draws itself on a thread of its own and only reads the progress. [`Watch`] is for
 //! benchmarks, [`ReadWatch`] for histories.
@@ -18,23 +18,24 @@ use super::live::{Live, LiveError, LiveSocket};
 const REDRAW: Duration = Duration::from_millis(200);
 /// Characters of the gauge.
 const GAUGE: usize = 30;
-/// Size of a history, in bytes, from which plain lines are worth it: it takes about a second.
+/// Size of a history, in bytes, from which plain lines are worthwhile: reading it takes about a
+/// second.
 const LONG_HISTORY_BYTES: u64 = 64 << 20;
 
-/// Shows the progress of a run; the bar goes when the watch is dropped.
+/// Shows the progress of a run; the bar disappears when the watch is dropped.
 pub struct Watch {
-    /// Progress for the harness to report to.
+    /// Progress that the harness reports to.
     pub progress: Arc<Progress>,
     bar: Option<ProgressBar>,
     live: Option<Live>,
 }
 
 impl Watch {
-    /// Starts watching a run on this many coordinators, which ends at the latest when they have
-    /// counted `most`. `done` says of what they count that it is done: committed, or released.
+    /// Starts watching a run on `coordinators` coordinators, which ends at the latest at a count of
+    /// `most`. `done` is the participle of the counted operation: committed, or released.
     ///
     /// # Errors
-    /// [`LiveError`]: it is to be shown at a socket, too, which is refused.
+    /// [`LiveError`]: the socket for the display is refused.
     pub fn start(
         coordinators: usize,
         most: Option<u64>,
@@ -68,7 +69,7 @@ impl Watch {
         Ok(Self { progress, bar, live })
     }
 
-    /// Watches a run without showing anything, for a caller that shows its own progress.
+    /// Watches a run without a display, for a caller that shows its own progress.
     pub fn unseen(coordinators: usize, most: Option<u64>) -> Self {
         let progress = ending_after(Progress::new(coordinators, |_| ()), most);
         Self { progress: Arc::new(progress), bar: None, live: None }
@@ -82,10 +83,10 @@ fn ending_after(progress: Progress, most: Option<u64>) -> Progress {
     }
 }
 
-/// How a run is shown at a socket.
+/// Display of a run at a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
-    /// Path of the socket, if it is.
+    /// Path of the socket, if any.
     pub at: Option<&'a Path>,
     /// Name of the benchmark.
     pub bench: &'a str,
@@ -93,7 +94,7 @@ pub struct Shown<'a> {
     pub fabric: &'a str,
     /// Whether the run counts aborts.
     pub has_aborts: bool,
-    /// Whether its time is simulated.
+    /// Whether the run's time is simulated.
     pub is_virtual: bool,
 }
 
@@ -112,7 +113,7 @@ fn style(progress: &Arc<Progress>, done: &'static str) -> ProgressStyle {
         .expect("the template is a sound constant")
         .with_key("gauge", move |_: &ProgressState, out: &mut dyn fmt::Write| {
             let full = (gauge.fraction() * GAUGE as f64) as usize;
-            // What cannot be drawn now is drawn at the next tick.
+            // A failed draw is repeated at the next tick.
             let _ = write!(out, "{:<GAUGE$}", "=".repeat(full));
         })
         .with_key("done", move |_: &ProgressState, out: &mut dyn fmt::Write| {
@@ -120,15 +121,16 @@ fn style(progress: &Arc<Progress>, done: &'static str) -> ProgressStyle {
         })
 }
 
-/// Shows the progress of reading and checking a history; the bar goes when the watch is dropped.
+/// Shows the progress of reading and checking a history; the bar disappears when the watch is
+/// dropped.
 pub struct ReadWatch {
-    /// Counts the bytes, also where it is not drawn.
+    /// Counts the bytes, even without a display.
     bar: ProgressBar,
     is_drawn: bool,
 }
 
 impl ReadWatch {
-    /// Starts watching a history of `bytes`, if that is known.
+    /// Starts watching a history of `bytes`, if known.
     pub fn start(bytes: Option<u64>) -> Self {
         let is_drawn = io::stderr().is_terminal();
         let bar = if is_drawn { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
@@ -148,7 +150,7 @@ impl ReadWatch {
         watch
     }
 
-    /// `source`, with every byte counted that is read from it.
+    /// Wraps `source` to count every byte read.
     pub fn over<R: Read>(&self, source: R) -> impl Read + use<R> {
         self.bar.wrap_read(source)
     }

@@ -21,14 +21,14 @@ use super::{Failure, MOST_FAILURES, bar};
 use crate::args::SimLocksArgs;
 use crate::show::{Verdict, screen};
 
-/// What became of the trials of one lock system.
+/// Results of the trials of one lock system.
 #[derive(Default)]
 struct Sum {
     trials: u64,
     judged: Judgement,
 }
 
-/// A trial in which something was violated.
+/// A trial with violations.
 struct Failed {
     seed: u64,
     scenario: String,
@@ -124,7 +124,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The scenario of a seed, and the options that choose it.
+    /// The scenario of a seed, and the options that select it.
     fn scenario(&self, seed: u64) -> (String, LockScenario) {
         match self {
             Self::Drawn(args) => {

@@ -58,7 +58,7 @@ pub fn run(args: &MatrixArgs) -> Result<Verdict, Failure> {
     Ok(if sound { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// The coordinates that are asked for.
+/// The requested coordinates.
 fn chosen(args: &MatrixArgs) -> Result<Vec<Coordinate>, Failure> {
     let Some(name) = &args.only else {
         return Ok(if args.all { all() } else { short() });
@@ -73,7 +73,7 @@ fn chosen(args: &MatrixArgs) -> Result<Vec<Coordinate>, Failure> {
 }
 
 fn table(results: &[(&Coordinate, Cell)]) -> Table {
-    // By point: coordinates, those at which a node was struck, and those that passed.
+    // By point: all coordinates, coordinates that struck a node, and coordinates that passed.
     let mut counts: BTreeMap<FaultPoint, [usize; 3]> = BTreeMap::new();
     for (coordinate, cell) in results {
         let [planned, runs, passed] = counts.entry(coordinate.point).or_default();

@@ -1,5 +1,5 @@
-//! `lotus sim`: campaigns of simulated runs, replays, and short versions of what failed.
-//! Imports `args` and `show`.
+//! `lotus sim`: campaigns of simulated runs, replays, and shrinking of failed runs. Imports `args`
+//! and `show`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -30,56 +30,56 @@ mod matrix;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 
-/// Most failing runs that are shown in full.
+/// Maximum number of failing runs shown in full.
 const MOST_FAILURES: usize = 10;
-/// Most runs that are spent on shrinking one.
+/// Maximum number of runs spent on shrinking one run.
 const MOST_SHRINKING_RUNS: u64 = 2000;
 
 /// Failure to reach a verdict.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The scenario cannot be run. Change what the sentence names.
+    /// The scenario cannot be run. Change the setting named in the sentence.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// There is neither a scenario nor a file of that name. Ask `lotus sim list`.
+    /// There is neither a scenario nor a file with this name. See `lotus sim list`.
     #[error("there is no scenario {0}, and no such file; `lotus sim list` names them")]
     Unknown(String),
-    /// There is no scenario of lock systems of that name. Ask for the list.
+    /// There is no scenario of lock systems with this name. See the list.
     #[error(
         "there is no scenario {0} of lock systems; `lotus sim locks --scenario list` names them"
     )]
     UnknownOfLocks(String),
-    /// A lock system cannot be had as published. Leave out the one or the other.
+    /// A lock system is not available as published. Leave out one of the two flags.
     #[error(transparent)]
     Unoffered(#[from] lotus_locksystems::LockUnoffered),
-    /// A scenario of lock systems has no version that passes. Ask for the published one.
+    /// A scenario of lock systems has no version that passes. Ask for the published version.
     #[error("nothing closes the hole of {0}: it can be had with --as-published only")]
     NothingMends(&'static str),
     /// A trial of locks cannot be run.
     #[error(transparent)]
     Locks(#[from] TrialError),
-    /// The system refuses to read the file, and says why.
+    /// The system refuses to read the file; the error says why.
     #[error("cannot read {0}: {1}")]
     Unreadable(String, io::Error),
-    /// A campaign of all scenarios has no single one to replay. Name one.
+    /// A campaign over all scenarios has no single scenario to replay. Name a scenario.
     #[error("name one scenario, not all")]
     NotOne,
-    /// There is no such rule. The whole table names them.
+    /// The rule does not exist. The whole table lists all rules.
     #[cfg(feature = "sabotage")]
     #[error("there is no rule {0}; `lotus sim sabotage` lists them all")]
     UnknownRule(String),
-    /// There is no such coordinate. The whole table names them.
+    /// The coordinate does not exist. The whole table lists all coordinates.
     #[cfg(feature = "fault-points")]
     #[error("there is no coordinate {0}; `lotus sim matrix --all` lists them")]
     UnknownCoordinate(String),
-    /// The seed violates nothing, so there is nothing to shrink.
+    /// The seed has no violation to shrink.
     #[error("seed {0} violates nothing")]
     Clean(u64),
-    /// The result could not be written there. Name another path.
+    /// The result could not be written to its path. Name another path.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// The standard output is gone.
+    /// The standard output is closed.
     #[error("cannot write the result: {0}")]
     Stdout(#[from] io::Error),
 }
@@ -104,9 +104,9 @@ pub fn run(args: &SimArgs) -> Result<Verdict, Failure> {
 
 /// Source of each seed's scenario.
 enum Source {
-    /// Each seed's own, with these locks if some are given.
+    /// A scenario drawn from each seed, with the given locks, if any.
     Swarm(Option<Locks>),
-    /// These scenarios in turn, from seed to seed.
+    /// The scenarios in turn, from seed to seed.
     Listed(Vec<Scenario>),
 }
 
@@ -136,7 +136,7 @@ impl Source {
         }
     }
 
-    /// The one scenario that a replay of `seed` runs.
+    /// The scenario for a replay of `seed`.
     fn one(&self, seed: u64) -> Result<Scenario, Failure> {
         match self {
             Self::Listed(all) if all.len() > 1 => Err(Failure::NotOne),
@@ -144,7 +144,7 @@ impl Source {
         }
     }
 
-    /// The command that runs a seed again.
+    /// The command that replays a seed.
     fn replay_command(&self, seed: u64, given: Option<&str>) -> String {
         let mut command = format!("lotus sim replay --seed {seed}");
         match self {
@@ -277,7 +277,7 @@ fn replay(args: &SimReplayArgs) -> Result<Verdict, Failure> {
     for line in scenario.to_toml().lines() {
         writeln!(out, "# {line}")?;
     }
-    // A closed pipe means that its reader has seen enough; the verdict is still the run's.
+    // A closed pipe means that its reader has seen enough; the verdict still comes from the run.
     let mut trace = BufWriter::new(StandardOutput);
     let tracer = move |event: &lotus_fabric::sim::TraceEvent<'_>| _ = writeln!(trace, "{event}");
     out.flush()?;
@@ -318,7 +318,7 @@ fn make_short(args: &SimReplayArgs) -> Result<Verdict, Failure> {
 }
 
 fn list() -> Result<Verdict, Failure> {
-    // A terminal's width is shared out; elsewhere each scenario has a line.
+    // On a terminal the columns share its width; otherwise a scenario takes one line.
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     for scenario in named::all() {

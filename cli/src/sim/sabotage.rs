@@ -1,4 +1,4 @@
-//! `lotus sim sabotage`: the table of broken rules, and of what caught each.
+//! `lotus sim sabotage`: the table of broken rules, with the check that caught each.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use super::{Failure, bar};
 use crate::args::SabotageArgs;
 use crate::show::Verdict;
 
-/// Hunts for every rule, then runs the same seeds with nothing broken.
+/// Hunts for every rule, then runs the seeds again with all rules intact.
 ///
 /// # Errors
 /// [`Failure`] if there is no verdict.

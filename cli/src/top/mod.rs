@@ -1,13 +1,13 @@
 //! `lotus top`: a running cluster, or a running benchmark, in a terminal. Imports `args`, `config`,
 //! `operate` and `show`.
 //!
-//! * `gather`: sockets and threads, which learn what there is;
-//! * `parse`: the metrics of a node; `model`: from what was learnt to what is shown;
-//! * `draw`: from what is shown to cells;
+//! * `gather`: sockets and threads that collect data;
+//! * `parse`: the metrics of a node; `model`: from collected data to views;
+//! * `draw`: from views to cells;
 //! * `run`: the terminal, its keys, and the frames.
 //!
-//! `parse`, `model` and `draw` are pure. What does not answer never holds up the display: all of
-//! `gather` is on threads of its own, and `run` only takes what has arrived.
+//! `parse`, `model` and `draw` are pure. A silent node never delays the display: `gather` runs on
+//! threads of its own, and `run` only takes data that has arrived.
 
 mod draw;
 mod gather;
@@ -32,10 +32,10 @@ use model::bench::BenchModel;
 #[cfg(feature = "tcp")]
 use model::cluster::ClusterModel;
 
-/// Time within which a benchmark shows its first line.
+/// Time limit for the first line of a benchmark.
 const FIRST_LINE: Duration = Duration::from_secs(5);
 
-/// Shows what the arguments name, until the user leaves.
+/// Shows the target named by the arguments, until the user leaves.
 ///
 /// # Errors
 /// A sentence.
@@ -74,7 +74,7 @@ fn run_on_cluster(args: &TopArgs, path: &Path, env: &Env) -> Result<(), String> 
     let title = path.display().to_string();
     let model = ClusterModel::new(title, nodes, args.interval, env.now());
     let news = cluster::watch(file, args.interval, env)?;
-    // Two answers of every node, the last of which may come late.
+    // Two answers of every node, of which the second may come late.
     let patience = args.interval + cluster::PATIENCE * 2;
     run::run(model, &news, env, args.once.then_some(patience))
 }

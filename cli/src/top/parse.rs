@@ -1,7 +1,7 @@
-//! Metrics in Prometheus's plain text format, and the figures of a node among them. Pure.
+//! Metrics in Prometheus's plain text format, and a node's figures among them. Pure.
 //!
-//! Text that is not metrics, or lacks what every process of a cluster shows, is refused as a whole:
-//! a node that answers nonsense in one line is not believed in the next.
+//! Text that is not metrics, or lacks the metrics of every cluster process, is refused as a whole:
+//! a node that sends nonsense in one line is not trusted in the next.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ pub struct Metric {
     pub value: f64,
 }
 
-/// Largest figure that is believed: 2 to the 53rd, so that counts and their differences are exact.
+/// Largest accepted figure: 2 to the 53rd, the limit for exact counts and differences.
 const LARGEST: f64 = 9_007_199_254_740_992.0;
 
-/// Reads all metrics of a text.
+/// Parses all metrics of a text.
 ///
 /// # Errors
-/// The number of the first line that is none.
+/// The number of the first invalid line.
 pub fn metrics(text: &str) -> Result<Vec<Metric>, usize> {
     let lines = (1_usize..).zip(text.lines());
     let mut found = Vec::new();
@@ -45,13 +45,13 @@ fn metric(line: &str) -> Option<Metric> {
     };
     let mut words = rest.split_ascii_whitespace();
     let value = words.next()?.parse().ok()?;
-    // A time may follow.
+    // A timestamp may follow.
     let ends =
         words.next().is_none_or(|time| time.parse::<f64>().is_ok()) && words.next().is_none();
     ends.then(|| Metric { name: name.to_owned(), labels, value })
 }
 
-/// The labels up to the closing brace, and the text behind it.
+/// The labels up to the closing brace, and the text after the brace.
 fn labels(text: &str) -> Option<(Vec<(String, String)>, &str)> {
     let (mut found, mut rest) = (Vec::new(), text);
     loop {
@@ -86,30 +86,30 @@ pub struct Sample {
     pub committed: f64,
     /// Aborted attempts, by reason.
     pub aborts: BTreeMap<String, f64>,
-    /// Upper bounds of latency, in seconds, and numbers of transactions that took no longer.
+    /// Upper bounds of latency, in seconds, with cumulative numbers of transactions.
     pub latencies: Vec<(f64, f64)>,
-    /// Locks asked for that the node kept itself, and others.
+    /// Requested locks owned by the node itself, and by other nodes.
     pub own_locks: f64,
     pub far_locks: f64,
     pub shards: Option<f64>,
     pub shards_moved: f64,
     pub epoch: Option<f64>,
     pub takes_part: Option<bool>,
-    /// Time until the node is taken for dead, in seconds.
+    /// Time until the node counts as dead, in seconds.
     pub lease_left_s: Option<f64>,
-    /// Memory of memory nodes by their names, handed out and in all, in bytes.
+    /// Memory of memory nodes by their names: allocated bytes, and limit in bytes.
     pub memory: BTreeMap<String, (f64, f64)>,
-    /// Names of the memory nodes that do not answer the node.
+    /// Names of the memory nodes that do not answer this node.
     pub silent: Vec<String>,
     /// Memory that a memory node has touched, and its limit, in bytes.
     pub region: Option<(f64, f64)>,
 }
 
 impl Sample {
-    /// Reads the figures of a text.
+    /// Reads the figures from a text.
     ///
     /// # Errors
-    /// The reason why it is no node's, as the end of a sentence.
+    /// The reason why the text is not of a node, as the end of a sentence.
     pub fn read(text: &str) -> Result<Self, String> {
         let found = metrics(text).map_err(|line| format!("line {line} is no metric"))?;
         let Some(uptime_s) = one(&found, "lotus_uptime_seconds") else {
@@ -156,18 +156,18 @@ impl Sample {
     }
 }
 
-/// Whether a figure can be one of a node.
+/// Whether a figure is plausible for a node.
 fn is_sound(value: f64) -> bool {
     (0.0..=LARGEST).contains(&value)
 }
 
-/// Value of a metric without labels, if it is there and sound.
+/// Value of a metric without labels, if present and sound.
 fn one(found: &[Metric], name: &str) -> Option<f64> {
     let metric = found.iter().find(|metric| metric.name == name && metric.labels.is_empty())?;
     Some(metric.value).filter(|value| is_sound(*value))
 }
 
-/// Sound values of all metrics of a name, with the value of the first label.
+/// Sound values of all metrics with a name, each with the value of its first label.
 fn labelled<'a>(
     found: &'a [Metric],
     name: &'a str,
@@ -176,7 +176,7 @@ fn labelled<'a>(
     same.map(|metric| (metric.labels.first().map_or("", |(_, label)| label), metric.value))
 }
 
-/// The histogram of latencies, its bounds in order; empty unless it is one.
+/// The histogram of latencies, in order of its bounds; empty if invalid.
 fn buckets(found: &[Metric]) -> Vec<(f64, f64)> {
     let all = labelled(found, "lotus_transaction_duration_seconds_bucket");
     let buckets = all.map(|(bound, count)| Some((bound.parse::<f64>().ok()?, count)));

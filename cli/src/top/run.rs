@@ -1,6 +1,7 @@
-//! The terminal: frames, keys, and its state before and after.
+//! The terminal: frames, keys, and saving and restoring of its state.
 //!
-//! The terminal is restored however the display ends: by a key, a signal, an error or a panic.
+//! The terminal is restored whichever way the display ends: by a key, a signal, an error or a
+//! panic.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -18,12 +19,13 @@ use super::draw::{self, Choices};
 use super::model::Watched;
 use super::model::view::View;
 
-/// Width of a frame that is printed.
+/// Width of a printed frame.
 const WIDTH: u16 = 100;
 /// Longest wait for a key before the next frame.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// Shows what is watched: until the user leaves, or once, when enough is known or after that time.
+/// Shows the watched target: until the user leaves, or once, when enough is known or after
+/// `once_within`.
 ///
 /// # Errors
 /// A sentence: the terminal or the standard output cannot be used.
@@ -61,7 +63,7 @@ fn once<W: Watched>(
     written.map_err(|error| format!("cannot write: {error}"))
 }
 
-/// Reason why there is no frame to print.
+/// Reason why no frame can be printed.
 fn nothing(view: &View) -> Option<String> {
     match view {
         View::Bench(view) if view.what.is_empty() => {
@@ -72,8 +74,8 @@ fn nothing(view: &View) -> Option<String> {
     }
 }
 
-/// A terminal in raw mode, with the screen of before kept. Dropping it restores both; so does a
-/// panic.
+/// A terminal in raw mode, with the previous screen saved. Dropping the value restores both; so
+/// does a panic.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -84,7 +86,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs no restoring.
+        // A closed terminal needs no restoring.
         let _ = ratatui::try_restore();
     }
 }
@@ -121,7 +123,7 @@ fn live<W: Watched>(mut watched: W, news: &Receiver<W::News>, env: &Env) -> io::
     Ok(())
 }
 
-/// Takes in what has arrived. Gatherers that have ended have nothing more to tell.
+/// Takes in all arrived news. Gatherers that have ended send no more news.
 fn take_all<W: Watched>(watched: &mut W, news: &Receiver<W::News>) {
     loop {
         match news.try_recv() {
@@ -142,16 +144,16 @@ fn sorted(view: &View, choices: &Choices) -> View {
     view
 }
 
-/// Whether the display goes on.
+/// Whether the display continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Goes {
     On,
-    /// With every cell drawn anew, in case something else has written to the terminal.
+    /// Continue with every cell redrawn, in case another program has written to the terminal.
     Anew,
     Leave,
 }
 
-/// Carries out a key.
+/// Handles a key.
 fn press(key: KeyEvent, choices: &mut Choices) -> Goes {
     if key.kind == KeyEventKind::Release {
         return Goes::On;

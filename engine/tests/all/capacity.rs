@@ -185,9 +185,9 @@ fn a_cluster_that_was_full_is_filled_again_by_other_coordinators_than_deleted() 
 }
 
 /// A row that takes the place of a deleted one may belong to a full bucket of the index. Records
-/// used to take every slab, so that no further bucket could be had, and full memory refused this row
-/// for good though record slots were free. The index is just large enough for its rows; with each of
-/// these secrets it has a first full bucket after the deletions.
+/// used to take every slab, so that no further bucket could be had, and full memory refused this
+/// row for good though record slots were free. The index is just large enough for its rows; with
+/// each of these secrets it has a first full bucket after the deletions.
 #[test]
 fn each_row_finds_the_place_of_a_deleted_one_whatever_its_name() {
     for secret in [5, 6, 7, 9].map(Secret::from_seed) {

@@ -1,7 +1,7 @@
 //! Memory nodes that are lost while transactions run.
 //!
-//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads really
-//! wait for answers that never come, and nothing depends on when.
+//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads
+//! really wait for answers that never come, and nothing depends on when.
 
 use std::time::Duration;
 

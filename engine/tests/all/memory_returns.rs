@@ -1,7 +1,7 @@
 //! Memory nodes that come back with empty memory, and are filled while transactions run.
 //!
-//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads really
-//! run beside the filling, and nothing depends on when.
+//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads
+//! really run beside the filling, and nothing depends on when.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Shards that move to another compute node while transactions run.
 //!
-//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads really
-//! run side by side, and nothing depends on how fast.
+//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads
+//! really run side by side, and nothing depends on how fast.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Compute nodes that are killed while transactions run.
 //!
-//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads really
-//! end, and nothing depends on when: a node that is suspected too early, because the machine is
-//! busy, is recovered as well, and a survivor is always left.
+//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads
+//! really end, and nothing depends on when: a node that is suspected too early, because the machine
+//! is busy, is recovered as well, and a survivor is always left.
 
 use std::time::Duration;
 

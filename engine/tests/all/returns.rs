@@ -1,7 +1,7 @@
 //! Compute nodes that return as new incarnations.
 //!
-//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads really
-//! end and begin, in one process, and nothing depends on when.
+//! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads
+//! really end and begin, in one process, and nothing depends on when.
 
 use crate::common::*;
 use lotus::{Cluster, ClusterError, Isolation, Seat, TableId, TimestampKind, TxnError};

@@ -1,19 +1,20 @@
-//! The engines that LOTUS is compared with (LOTUS §8), over the same fabric, workloads, harness and
-//! audits as our own.
+//! Engines that LOTUS is compared with (LOTUS §8), on the fabric, workloads, harness and audits of
+//! our own engine.
 //!
 //! # What it is
 //! [`Motor`](Engine::Motor): several versions of a row, a lock word in its version table, no log.
-//! [`Ford`](Engine::Ford): one version of a row in its slot of the index, validation, an undo log.
-//! Engines are written from what their papers and programs do, not from their text, and keep to
-//! their verbs: the kind, number and order of a transaction's verbs and round trips are theirs.
+//! [`Ford`](Engine::Ford): one version of a row in its index slot, validation, an undo log. The
+//! engines are written from the behaviour of the papers and programs, not from their text. The
+//! kind, number and order of a transaction's verbs and round trips are as published.
 //!
 //! # What it is not
-//! Systems to keep data in. None of them recovers from a failure; they are measured without faults.
-//! Some faults of the published programs are mended by default ([`Faults`]).
+//! Systems to keep data in. No engine here recovers from a failure; runs are measured without
+//! faults. Some faults of the published programs are mended by default ([`Faults`]).
 //!
 //! # Rooms
-//! Folders, top floor first: `bench`, an engine under the harness; `motor` and `ford`; `store`,
-//! tables, index and placement, which engines share. Each imports only from those below it.
+//! Folders, top floor first: `bench` puts an engine under the harness; `motor` and `ford` are the
+//! engines; `store` has the tables, index and placement that engines share. A folder imports only
+//! from lower folders.
 
 #![forbid(unsafe_code)]
 
@@ -46,11 +47,11 @@ pub enum Engine {
     Ford,
 }
 
-/// Runs a workload on an engine, on these machines; the outcome's remarks say what the engine as
-/// published does to the harm of others, if it came up.
+/// Runs a workload on an engine, on the given machines. The outcome's remarks report any harm that
+/// the engine as published does to other transactions.
 ///
 /// # Errors
-/// Those of the harness; [`BenchError::Deploy`] if the sizes make no sense.
+/// Errors of the harness; [`BenchError::Deploy`] if the sizes make no sense.
 pub fn run<M: Machines, W: Workload>(
     engine: Engine,
     machines: M,
@@ -78,7 +79,7 @@ fn run_on<S: Protocol, M: Machines, W: Workload>(
     Ok(outcome)
 }
 
-/// Sentences on what an engine has done, or would have.
+/// Remarks on harm that an engine has done, or would have done as published.
 fn remarks(faults: Faults, harm: Harm) -> Vec<String> {
     let mut said = Vec::new();
     let Harm { freed, torn } = harm;

@@ -1,14 +1,14 @@
 //! Lock systems beside those that transactions use, and trials of all of them.
 //!
 //! # What it is
-//! Baselines of DSLR, ShiftLock and DecLock on memory nodes, which a [`lotus_locks::Client`] drives;
-//! FissLock, whose locks a switch grants ([`fisslock`] is the protocol, [`switched`] puts it on a
-//! fabric); locks that [`servers`] keep in tables of a node; RedLock, whose locks are keys of a Redis.
-//! Loads use every system as a [`Locker`].
+//! Baselines of DSLR, ShiftLock and DecLock on memory nodes, which a [`lotus_locks::Client`]
+//! drives; FissLock, whose locks a switch grants ([`fisslock`] is the protocol, [`switched`] puts
+//! it on a fabric); locks that [`servers`] keep in tables of a node; RedLock, whose locks are keys
+//! of a Redis. Loads use every system as a [`Locker`].
 //!
 //! # What it is not
-//! The locks of transactions: tables of compute nodes in `lotus-locktable`, and words of memory nodes
-//! in `lotus-locks`. The store imports nothing from here.
+//! The locks of transactions: tables of compute nodes in `lotus-locktable`, and words of memory
+//! nodes in `lotus-locks`. The store imports nothing from here.
 //!
 //! # Rooms
 //! Folders, top floor first; each imports only from those below it.

@@ -1,4 +1,4 @@
-//! Locks by number, behind one interface: for loads that run on any of them.
+//! Locks by number, behind one interface, for loads that run on any lock system.
 //!
 //! A [`Locker`] is one lane's use of locks that are numbered from 0, wherever their state is: in
 //! words of a memory node ([`Words`]), at a server, or at a switch.
@@ -12,15 +12,15 @@ use lotus_locks::{Counts, Limits, LockSpace, NotHeld, Wait};
 
 use crate::local::Access;
 
-/// One lane's use of numbered locks. Clones are the same lane's.
+/// One lane's use of numbered locks. Clones belong to the same lane.
 pub trait Locker: Clone + 'static {
-    /// A lock that is held. It is released by [`Locker::release`], or when it is dropped.
+    /// A held lock, released by [`Locker::release`] or on drop.
     type Held: 'static;
 
-    /// Acquires the lock of that number. An acquisition that is dropped holds nothing in the end.
+    /// Acquires the lock numbered `lock`. A dropped acquisition holds nothing in the end.
     ///
     /// # Errors
-    /// [`NotHeld`]: the lock is not held, and nothing of the request keeps others from it.
+    /// [`NotHeld`]: the lock is not held, and no remainder of the request keeps others from it.
     fn acquire(
         &self,
         lock: u64,
@@ -28,7 +28,7 @@ pub trait Locker: Clone + 'static {
         wait: Wait,
     ) -> impl Future<Output = Result<Self::Held, NotHeld>>;
 
-    /// Whether a holder may rely on its lock still: one with a lease may have lost it.
+    /// Whether a holder may still rely on its lock: a lock with a lease may be lost.
     fn is_valid(&self, _held: &Self::Held) -> bool {
         true
     }
@@ -39,34 +39,35 @@ pub trait Locker: Clone + 'static {
     /// [`NotHeld::Reset`]: the lock was no longer held.
     fn release(&self, held: Self::Held) -> impl Future<Output = Result<(), NotHeld>>;
 
-    /// What the lane has done so far.
+    /// Counts of the lane so far.
     fn counts(&self) -> Counts;
 
-    /// Waits until the lane has no request, no release and nothing left behind under way.
+    /// Waits until the lane has no request, release or leftover under way.
     fn quiet(&self) -> impl Future<Output = ()>;
 }
 
-/// Locks of which those below a number are one locker's, and the others another's.
+/// Numbered locks split between two lockers at a bound.
 #[derive(Clone)]
 pub struct Split<A, B> {
     first: A,
     rest: B,
-    /// Number of locks that are the first one's.
+    /// Number of locks of the first locker.
     below: u64,
 }
 
 impl<A: Locker, B: Locker> Split<A, B> {
-    /// Locks below `below` by `first`, those from there on by `rest`, under the same numbers.
+    /// Serves locks below `below` by `first` and the remaining locks by `rest`, under the same
+    /// numbers.
     pub const fn new(first: A, rest: B, below: u64) -> Self {
         Self { first, rest, below }
     }
 }
 
-/// A lock of a [`Split`] that is held.
+/// A held lock of a [`Split`].
 pub enum SplitHeld<A, B> {
-    /// By the first locker.
+    /// Held by the first locker.
     First(A),
-    /// By the other one.
+    /// Held by the second locker.
     Rest(B),
 }
 
@@ -104,20 +105,21 @@ impl<A: Locker, B: Locker> Locker for Split<A, B> {
 #[derive(Clone)]
 pub struct Words<A> {
     access: A,
-    /// Spaces of as many locks each, except for the last, which may have fewer.
+    /// Spaces with equal numbers of locks, except for the last, which may have fewer.
     spaces: Arc<[LockSpace]>,
 }
 
 impl<A: Access> Words<A> {
-    /// The locks of `space`, by the use of one lane.
+    /// Creates the locks of `space`, used by one lane.
     pub fn new(access: A, space: LockSpace) -> Self {
         Self { access, spaces: Arc::new([space]) }
     }
 
-    /// The locks of several spaces, numbered one after another, by the use of one lane.
+    /// Creates the locks of several spaces, numbered one space after another, used by one lane.
     ///
     /// # Panics
-    /// If there is no space, or one has another number of locks than the first and is not the last.
+    /// If there is no space, or a space before the last has another number of locks than the first,
+    /// or the last has more.
     pub fn over(access: A, spaces: Arc<[LockSpace]>) -> Self {
         let each = spaces[0].count();
         let (last, others) = spaces.split_last().expect("there is a space");
@@ -138,7 +140,7 @@ where
     type Held = A::Held;
 
     /// # Panics
-    /// If there is no lock of that number.
+    /// If no lock has this number.
     fn acquire(
         &self,
         lock: u64,

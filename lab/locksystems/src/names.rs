@@ -1,4 +1,4 @@
-//! Names of locks, wherever their state is.
+//! Names of lock systems, wherever their state is.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub enum LockName {
 }
 
 impl LockName {
-    /// The name, as on the command line.
+    /// Returns the name, as on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Words(kind) => kind.name(),
@@ -26,7 +26,7 @@ impl LockName {
         }
     }
 
-    /// Whether the lock can be had with this treatment of holders that are late or lost.
+    /// Checks whether the lock is offered with this treatment of late or lost holders.
     ///
     /// # Errors
     /// [`LockUnoffered`].
@@ -66,17 +66,17 @@ impl FromStr for LockName {
     }
 }
 
-/// What a lock cannot be had with.
+/// Error: a lock system is not offered with an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockUnoffered {
     /// A lock system of memory nodes.
     #[error(transparent)]
     Words(#[from] Unoffered),
-    /// Its paper does not say what becomes of holders that are lost.
+    /// The paper does not say what becomes of lost holders.
     #[error("there is no {0} as published: no paper says what becomes of its lost holders")]
     Unpublished(Kept),
-    /// Its holders have the lock for a time, and nothing stops one that is late.
+    /// Holders have the lock for a limited time, and nothing stops a late holder.
     #[error("there is {0} as published only: nothing stops a holder whose time is over")]
     Unfenced(Kept),
 }

@@ -1,13 +1,13 @@
-//! Memory nodes that have lost their memory (DecLock appendix B).
+//! Loss of a memory node's memory (DecLock appendix B).
 //!
 //! With the words of the locks, all places in queues are lost: a waiter would wait for ever, and a
-//! holder would hold a lock that others find free. So every lane of every member abandons the
-//! memory node. When all have, no lock there is held and no verb is under way; then the node may
-//! return with zeroed memory, in which all locks are free, and the lanes resume. Ghosts do not take
-//! their turns: they end like waiters.
+//! holder would hold a lock that other lanes find free. So every lane of every member abandons the
+//! memory node. Once every lane has, no lock on the node is held and no verb is under way. The node
+//! may then return with zeroed memory, where all locks are free, and the lanes resume. Ghosts end
+//! like waiters, without taking a turn.
 //!
-//! A member that does not answer is expelled. The memory node has lost its fences too, and has to
-//! have them again before any lane resumes.
+//! A member that does not answer is expelled. The memory node has lost its fences too: they have to
+//! be set again before a lane resumes.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -21,28 +21,31 @@ use lotus_sabotage::{Rule, broken};
 use super::{Client, Core};
 use crate::contract::{LockSystem, NotHeld};
 
-/// Time between two looks at what is still used.
+/// Time between two looks at the uses that have not ended.
 const LOOK: Duration = Duration::from_micros(10);
 
 impl<S: LockSystem> Client<S> {
-    /// Ends all uses of locks on a memory node whose memory is lost, from the call on: waits,
+    /// Ends all uses of locks on a memory node that has lost its memory, from the call on: waits,
     /// ghosts, releases and resets end where they are, and requests are refused with
-    /// [`NotHeld::Unavailable`], until [`Self::resume`]. The holders are not ended, only told by
-    /// [`Self::is_valid`]; this returns when they have released their locks.
+    /// [`NotHeld::Unavailable`], until [`Self::resume`]. Holders are not ended; [`Self::is_valid`]
+    /// informs the holders. The future returns when the holders have released their locks.
     ///
-    /// When it has returned on all lanes of all members, also if with `Unavailable`, the node may
-    /// be used again with zeroed memory. It has to refuse those who were expelled before.
+    /// When the future has returned on all lanes of all members, also with `Unavailable`, the node
+    /// may be used again with zeroed memory. The node has to refuse the nodes that were expelled
+    /// before.
     ///
     /// # Errors
-    /// [`NotHeld::Unavailable`] if the memory node does not answer. Verbs that were posted before
-    /// may take effect still, unless it really has lost its memory, and its connections with it.
-    /// [`NotHeld::Expelled`] if it refuses this node; which is no member any more, and not awaited.
+    /// [`NotHeld::Unavailable`] if the memory node does not answer. Verbs posted before may still
+    /// take effect, unless the memory node really has lost its memory, and with it its connections.
+    /// [`NotHeld::Expelled`] if the memory node refuses this node: an expelled node is no member,
+    /// and not awaited.
     pub fn abandon(&self, memory: NodeId) -> impl Future<Output = Result<(), NotHeld>> + use<S> {
         self.abandon_beside(memory, || 0)
     }
 
-    /// The same, without waiting for so many holders, which rely on their locks no more. They may
-    /// release them at any time, also after [`Self::resume`]: that posts nothing.
+    /// As [`Self::abandon`], but does not wait for the number of holders that `holders` returns.
+    /// These holders no longer rely on their locks. Holders may release the locks at any time, also
+    /// after [`Self::resume`]: the release posts no verb.
     ///
     /// # Errors
     /// See [`Self::abandon`].
@@ -70,11 +73,12 @@ impl<S: LockSystem> Client<S> {
         }
     }
 
-    /// Uses locks on a memory node again, or for the first time, in a life that no node has used
-    /// before it lost its memory: 0 at first, and one more after each loss. The caller makes sure
-    /// that its memory is zeroed, and that all members had abandoned it before.
+    /// Uses locks on a memory node again, or for the first time, in the given life of its memory: 0
+    /// at first, and one more after each loss. No node has used the life before the loss. The
+    /// caller ensures zeroed memory, and that every member had abandoned the node before.
     ///
-    /// Notices of earlier lives are dropped: they may say what is true of a lock in this one.
+    /// Notices of earlier lives are dropped: an old notice might match the state of a lock in the
+    /// new life.
     pub fn resume(&self, memory: NodeId, life: u32) {
         self.core.abandoned.borrow_mut().remove(&memory);
         self.core.lives.borrow_mut().insert(memory, life);
@@ -95,7 +99,8 @@ impl<S: LockSystem> Core<S> {
         self.lives.borrow().get(&memory).copied().unwrap_or(0)
     }
 
-    /// Looks whether anything interrupts the uses of this lane still.
+    /// Updates `is_interrupted`: whether a reset or an abandoned memory node still interrupts the
+    /// lane's uses.
     pub(super) fn note_interruptions(&self) {
         let is = !self.told.borrow().is_empty()
             || !self.abandoned.borrow().is_empty()
@@ -103,7 +108,7 @@ impl<S: LockSystem> Core<S> {
         self.is_interrupted.set(is);
     }
 
-    /// Notes that something interrupts the uses of this lane.
+    /// Notes an interruption of the lane's uses.
     pub(super) fn interrupted(&self) {
         self.is_interrupted.set(true);
         self.watcher.get().into_iter().for_each(|task| self.lane.executor().wake(task));
@@ -123,7 +128,7 @@ impl<S: LockSystem> Core<S> {
         self.wake_answers(memory);
     }
 
-    /// Whether anything of this lane is under way on a memory node, or held but for so many locks.
+    /// Whether this lane has anything under way on a memory node, or more than `holders` uses.
     fn uses(&self, memory: NodeId, holders: usize) -> bool {
         let is_there = |at: &RemoteAddr| at.node() == memory;
         self.slots.borrow_mut().on(memory).count() > holders

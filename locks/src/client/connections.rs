@@ -1,5 +1,5 @@
 //! Connections after a verb without an answer: closed and made anew, once for all requests whose
-//! verbs were lost with them.
+//! verbs were lost with the connection.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ struct Connection {
 }
 
 impl Connections {
-    /// Number of the connection to a node that a verb posted now uses.
+    /// Number of the connection that a verb posted to the node now uses.
     pub(super) fn current(&self, node: NodeId) -> u64 {
         let connections = self.by_node.borrow();
         if connections.is_empty() {
@@ -42,7 +42,7 @@ impl Connections {
     /// node work again.
     ///
     /// # Errors
-    /// `Unreachable` or `Revoked`; try again after the former.
+    /// `Unreachable` or `Revoked`; after `Unreachable`, try again.
     pub(super) async fn settle(
         self: &Rc<Self>,
         lane: &Lane,
@@ -57,7 +57,7 @@ impl Connections {
                     return Ok(());
                 }
                 if !std::mem::replace(&mut connection.is_being_made, true) {
-                    // In a task of its own, so that it ends whatever becomes of the one who asks.
+                    // A separate task, so the reconnection ends even if the caller is dropped.
                     lane.executor().spawn(Rc::clone(self).make(lane.clone(), node));
                 }
                 connection.tries
@@ -71,8 +71,8 @@ impl Connections {
         }
     }
 
-    /// Whether a try has not ended before which there were `tries`; then the task is woken when it
-    /// has. Asked at each poll, because what waits may be handed to another task.
+    /// Whether the try after `tries` ended tries is unfinished; its end then wakes the task. Asked
+    /// at each poll, because the waiting future may be handed to another task.
     fn is_tried(&self, node: NodeId, tries: u64, task: TaskId) -> bool {
         let mut connections = self.by_node.borrow_mut();
         let connection = connections.entry(node).or_default();

@@ -1,8 +1,8 @@
-//! What a lane's users hold and await: acquisitions, locks, releases.
+//! Futures and holds of a lane's users: acquisitions, locks, releases.
 //!
-//! Each has a [`Guard`], which leaves the run behind when it is dropped. The futures are made by
-//! hand: the states of async functions, one in another, would cost more than what is to be done
-//! when an answer comes. What happens seldom is an async function all the same, in a box.
+//! Acquisitions, locks and releases contain a [`Guard`], which leaves the run behind when dropped.
+//! The futures are hand-written: the states of nested async functions would cost more than the work
+//! after an answer. Rare work is still done by a boxed async function.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,16 +22,16 @@ use crate::word::Mode;
 /// A run that goes on in the background when it is dropped.
 pub(super) struct Guard<S: LockSystem> {
     core: Rc<Core<S>>,
-    /// `None` once it has ended, or was left behind.
+    /// `None` once the run has ended, or was left behind.
     run: Option<Box<Run<S>>>,
-    /// Whether it acquires, so that it has to be given up.
+    /// Whether the run is an acquisition, which a drop has to give up.
     acquires: bool,
 }
 
 const TAKEN: &str = "a run is taken last";
 
 impl<S: LockSystem> Guard<S> {
-    /// A guard of an acquisition.
+    /// Creates a guard of an acquisition.
     #[inline]
     pub(super) fn new(core: &Rc<Core<S>>, run: Box<Run<S>>) -> Self {
         Self { core: Rc::clone(core), run: Some(run), acquires: true }
@@ -48,7 +48,7 @@ impl<S: LockSystem> Guard<S> {
         run.posted(&self.core, batch.post());
     }
 
-    /// Keeps the run, which has ended, for another use.
+    /// Keeps the ended run for reuse.
     #[inline]
     fn keep_run(&mut self) {
         if let Some(run) = self.run.take() {
@@ -66,16 +66,16 @@ impl<S: LockSystem> Drop for Guard<S> {
     }
 }
 
-/// A guarded run that is driven on.
+/// The drive of a guarded run.
 struct Drive<S: LockSystem> {
-    /// `None` while `seldom` has it, or if there is none.
+    /// `None` while `seldom` has the guard, or if there is no guard.
     guard: Option<Guard<S>>,
     /// See [`Run::poll`].
     until: Nanos,
     seldom: Option<Seldom<S>>,
 }
 
-/// What happens seldom. Returns the guarded run, and the end of its drive if this is it.
+/// Rare work. Returns the guarded run, and the end of its drive if the work has ended the drive.
 type Seldom<S> = Pin<Box<dyn Future<Output = (Option<Guard<S>>, Option<Turn>)>>>;
 
 impl<S: LockSystem> Drive<S> {
@@ -119,7 +119,7 @@ impl<S: LockSystem> Drive<S> {
         Poll::Ready(turn)
     }
 
-    /// Keeps the run, which has ended, for another use.
+    /// Keeps the ended run for reuse.
     #[inline]
     fn keep_run(&mut self) {
         if let Some(guard) = &mut self.guard {
@@ -130,22 +130,21 @@ impl<S: LockSystem> Drive<S> {
 
 /// An acquisition whose first verb is in a batch.
 ///
-/// Dropped without [`Client::finish`], it is given up like a request at its deadline; in a system
-/// that counts its users, the lock then has to be reset, because the verb's answer is lost. It must
-/// not be dropped before its batch, if that is posted afterwards.
+/// Dropped without [`Client::finish`], the acquisition is given up like a request at its deadline.
+/// In a system that counts its users, the lock then has to be reset, because the verb's answer is
+/// lost. Do not drop the acquisition before its batch, if the batch is posted afterwards.
 ///
 /// [`Client::finish`]: super::Client::finish
 pub struct Begun<S: LockSystem>(pub(super) First<S>);
 
-/// What an acquisition begins with.
+/// Beginning of an acquisition.
 pub(super) enum First<S: LockSystem> {
     Run(Guard<S>),
-    /// The lane has a ghost at the lock, in whose place the request steps, or for whose end it
-    /// waits.
+    /// The lane has a ghost at the lock. The request takes the ghost's place, or waits for its end.
     Ghost(Behind<S>),
 }
 
-/// A request that comes after a ghost.
+/// A request behind a ghost.
 pub(super) struct Behind<S: LockSystem> {
     pub(super) client: super::Client<S>,
     pub(super) ghost: Rc<Ghost<S>>,
@@ -155,7 +154,7 @@ pub(super) struct Behind<S: LockSystem> {
 }
 
 impl<S: LockSystem> Behind<S> {
-    /// Waits for the ghost: takes it over, or begins a request when it has ended.
+    /// Waits for the ghost: takes it over, or begins a request when the ghost has ended.
     async fn take_over(self, wait: Wait) -> Result<Guard<S>, NotHeld> {
         let (client, core) = (&self.client, &self.client.core);
         let mut ghost = self.ghost;
@@ -176,7 +175,7 @@ impl<S: LockSystem> Behind<S> {
     }
 }
 
-/// An acquisition under way. If it is dropped, the request is given up as at its deadline.
+/// An acquisition under way. If dropped, the request is given up as at its deadline.
 ///
 /// # Errors
 /// [`NotHeld`].
@@ -212,7 +211,8 @@ impl<S: LockSystem> Acquiring<S> {
         Drive { guard: None, until: wait.until(), seldom: Some(seldom) }
     }
 
-    /// Notes the time of the request, for systems that keep it. Not where it takes over a ghost.
+    /// Notes the time of the request, for systems that keep the time. No effect where the request
+    /// takes over a ghost.
     pub fn stamped(mut self, time: u16) -> Self {
         if let Some(guard) = &mut self.drive.guard {
             guard.run.as_mut().expect(TAKEN).stamp(&guard.core, time);
@@ -220,18 +220,18 @@ impl<S: LockSystem> Acquiring<S> {
         self
     }
 
-    /// Whether it has found the lock taken, or something that happens seldom is waited for.
+    /// Whether the acquisition has found the lock taken, or waits for rare work.
     pub fn is_waiting(&self) -> bool {
         self.drive.guard.as_ref().is_none_or(|guard| guard.get().has_waited())
     }
 
-    /// Whether it has found the lock taken, and has no place in a queue.
+    /// Whether the acquisition has found the lock taken, and has no place in a queue.
     pub fn can_leave(&self) -> bool {
         let guard = self.drive.guard.as_ref();
         guard.is_some_and(|guard| guard.get().has_waited() && guard.get().can_leave(&guard.core))
     }
 
-    /// Takes the answer of the first verb from its batch, which is complete.
+    /// Takes the answer of the first verb from its completed batch.
     pub(super) fn answered(&mut self, result: &BatchResult) {
         if let Some(guard) = &mut self.drive.guard {
             guard.run.as_mut().expect(TAKEN).answered(&guard.core, result.as_ref().ok());
@@ -263,7 +263,7 @@ impl<S: LockSystem> Future for Acquiring<S> {
     }
 }
 
-/// A lock that is held. It is released when this is dropped.
+/// A held lock, released on drop.
 pub struct Hold<S: LockSystem> {
     guard: Guard<S>,
 }
@@ -274,8 +274,8 @@ impl<S: LockSystem> Hold<S> {
         self.guard.get().at
     }
 
-    /// Mode in which it is held; stronger than asked for if an earlier request for that mode was
-    /// under way still.
+    /// Mode in which the lock is held; stronger than requested if an earlier request for that mode
+    /// was still under way.
     pub fn mode(&self) -> Mode {
         self.guard.get().mode
     }
@@ -285,15 +285,15 @@ impl<S: LockSystem> Hold<S> {
         self.guard.get().next_time(&self.guard.core)
     }
 
-    /// Makes an update lock exclusive, so that its holder may write: waits for the readers that
-    /// were there before it. At once where update locks are exclusive, or the lock is already.
+    /// Makes an update lock exclusive for writing: waits for the readers that came before the
+    /// holder. Returns at once where update locks are exclusive, or the lock already is.
     ///
-    /// However this ends, also if it is dropped, the lock is held: at an error in its mode until
-    /// then, so its holder may read on, try again, or release it.
+    /// The lock stays held however the upgrade ends, also if the future is dropped. After an error,
+    /// the lock keeps its previous mode: the holder may read on, try again, or release the lock.
     ///
     /// # Errors
-    /// [`NotHeld::Conflict`] and `TimedOut` if readers are there still. `Reset` if the lock is
-    /// being reset, which waits for this holder: it has to release the lock. `Unavailable` and
+    /// [`NotHeld::Conflict`] and `TimedOut` if there are still readers. `Reset` if the lock is
+    /// being reset: the reset waits until this holder releases the lock. `Unavailable` and
     /// `Expelled` as for an acquisition. [`NotHeld::Unsupported`] for a lock that is held to read.
     pub async fn upgrade(&mut self, wait: Wait) -> Result<(), NotHeld> {
         let Guard { core, run, .. } = &mut self.guard;
@@ -315,7 +315,7 @@ impl<S: LockSystem> Hold<S> {
         self.guard.get().holds_until(&self.guard.core)
     }
 
-    /// Whether its memory node was abandoned since.
+    /// Whether the lock's memory node was abandoned since.
     pub(super) fn is_abandoned(&self) -> bool {
         self.guard.get().is_abandoned(&self.guard.core)
     }
@@ -359,15 +359,15 @@ impl<S: LockSystem> Hold<S> {
 
 /// A release whose first verb is in a batch.
 ///
-/// Dropped without [`Client::finish_release`], it goes on, in a system that counts its users with a
-/// reset of the lock, because the verb's answer is lost. It must not be dropped before its batch is
-/// posted.
+/// Dropped without [`Client::finish_release`], the release goes on; in a system that counts its
+/// users with a reset of the lock, because the verb's answer is lost. Do not drop the release
+/// before its batch is posted.
 ///
 /// [`Client::finish_release`]: super::Client::finish_release
 pub struct Leaving<S: LockSystem>(Releasing<S>);
 
 impl<S: LockSystem> Leaving<S> {
-    /// Takes the answer of the first verb from its batch, which is complete.
+    /// Takes the answer of the first verb from its completed batch.
     pub(super) fn answered(self, result: &BatchResult) -> Releasing<S> {
         let mut releasing = self.0;
         if let Some(guard) = &mut releasing.drive.guard
@@ -382,12 +382,12 @@ impl<S: LockSystem> Leaving<S> {
 /// A release under way.
 ///
 /// # Errors
-/// [`NotHeld::Reset`] if the lock was taken away before, which it is only without fencing;
-/// `Unavailable` or `Expelled` if it is not known.
+/// [`NotHeld::Reset`] if the lock was taken away before, which happens only without fencing;
+/// `Unavailable` or `Expelled` if the outcome is unknown.
 #[must_use = "dropped, it goes on, and nobody learns whether the lock was lost before"]
 pub struct Releasing<S: LockSystem> {
     drive: Drive<S>,
-    /// Its result, if it has none to wait for.
+    /// Result of the release, if it is ready without waiting.
     ended: Option<Result<(), NotHeld>>,
 }
 

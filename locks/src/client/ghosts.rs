@@ -1,5 +1,5 @@
-//! Uses that nobody waits for any more, and that have not ended: they take their turn and release
-//! at once, or are adopted by a later request for the same lock.
+//! Ghosts: uses that have not ended, but have no waiting user. A ghost takes its turn and releases
+//! at once, or is adopted by a later request for the lock.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,13 +18,13 @@ use crate::word::Mode;
 /// Bounds of the time after which a ghost tries to reach a memory node again.
 const UNREACHABLE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// A ghost.
+/// A use without a waiting user.
 pub(super) struct Ghost<S: LockSystem> {
     at: RemoteAddr,
     mode: Mode,
     is_adopted: Cell<bool>,
     has_ended: Cell<bool>,
-    /// The use, once it holds the lock for the one who has adopted it.
+    /// The use, once it holds the lock for its adopter.
     held: RefCell<Option<Box<Run<S>>>>,
     waiting: RefCell<Vec<TaskId>>,
 }
@@ -41,7 +41,7 @@ impl<S: LockSystem> Default for Ghosts<S> {
 }
 
 impl<S: LockSystem> Ghosts<S> {
-    /// A ghost at the lock that nobody has adopted.
+    /// Returns a ghost at the lock that has no adopter.
     pub(super) fn find(&self, at: RemoteAddr) -> Option<Rc<Ghost<S>>> {
         let list = self.list.borrow();
         list.iter().find(|ghost| ghost.at == at && !ghost.is_adopted.get()).map(Rc::clone)
@@ -52,7 +52,7 @@ impl<S: LockSystem> Ghosts<S> {
     }
 }
 
-/// Drives a use on for which nobody waits any more.
+/// Drives on a use without a waiting user.
 pub(super) fn linger<S: LockSystem>(core: Rc<Core<S>>, mut run: Box<Run<S>>, acquires: bool) {
     if acquires && broken(Rule::GhostsTakeTheirTurns) {
         return core.free(run.slot, run.at);
@@ -100,7 +100,7 @@ pub(super) fn linger<S: LockSystem>(core: Rc<Core<S>>, mut run: Box<Run<S>>, acq
     });
 }
 
-/// Holds on to a ghost while its one waits, and lets go when dropped.
+/// Keeps a ghost adopted while its adopter waits, and lets go when dropped.
 struct Adoption<S: LockSystem> {
     core: Rc<Core<S>>,
     ghost: Rc<Ghost<S>>,
@@ -111,15 +111,15 @@ impl<S: LockSystem> Drop for Adoption<S> {
         self.ghost.is_adopted.set(false);
         if let Some(mut run) = self.ghost.held.take() {
             run.is_ghost = false;
-            // It was handed over, and nobody is there to take it.
+            // The lock was handed over, and no adopter is left to take it.
             linger(Rc::clone(&self.core), run, true);
         }
     }
 }
 
 impl<S: LockSystem> Ghost<S> {
-    /// Waits for the ghost's turn, and takes it over; or for its end, if it wants less. `None` if
-    /// it has ended without a lock for the caller.
+    /// Waits for the ghost's turn, and takes the ghost over; or, if the ghost's mode is weaker,
+    /// waits for its end. `None` if the ghost has ended without a lock for the caller.
     pub(super) async fn take_over(
         self: Rc<Self>,
         core: &Rc<Core<S>>,
@@ -142,7 +142,7 @@ impl<S: LockSystem> Ghost<S> {
             }
             executor.suspend().await;
         }
-        // What it holds is for the one who has adopted it.
+        // A lock held by the ghost is for the adopter.
         let held = adoption.and_then(|_| self.held.take());
         Ok(held.map(|mut run| {
             run.is_ghost = false;

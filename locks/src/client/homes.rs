@@ -1,9 +1,10 @@
-//! Homes of locks: the lane that counts the readers which a writer waits for.
+//! Homes of locks: the home of a lock is the lane that counts the readers which a writer waits for.
 //!
-//! In the papers, the home of a lock is the node that has it. A memory node runs no code, so it is
-//! a lane of a compute node: the first one that needs a home writes its name into the second word
-//! of the lock, by a swap; the others read it there, once each. So all agree, also while nodes
-//! join, and the homes of locks are spread over those that use them.
+//! In the papers, the home of a lock is the node that stores it. A memory node runs no code, so
+//! here the home is a lane of a compute node: the first lane that needs a home writes its name into
+//! the second word of the lock, by a swap; the remaining lanes read the name once. So the lanes
+//! agree, also while nodes join, and the homes of locks are spread over the lanes that use the
+//! locks.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +13,27 @@ use lotus_fabric::ids::{NodeId, RemoteAddr};
 use super::wire::Letter;
 use crate::contract::{Peer, Said, Waiter};
 
-/// What a lane knows of homes.
+/// Homes known to a lane, and their counts.
 #[derive(Default)]
 pub(super) struct Homes {
-    /// Lanes that are the homes of locks.
+    /// Homes of locks, as known to this lane.
     known: BTreeMap<RemoteAddr, Waiter>,
-    /// Locks of which this lane is the home.
+    /// Counts of the locks of which this lane is the home.
     own: BTreeMap<RemoteAddr, Group>,
 }
 
-/// A group of readers that has left a lock, or will. All of it leave before any of the next.
+/// A group of readers that have left a lock, or will leave. The whole group leaves before any
+/// reader of the next group.
 #[derive(Clone, Copy, Default)]
 struct Group {
     /// Number of readers that have left.
     left: u32,
-    /// The writer that waits for them, and their number.
+    /// The waiting writer, and its number of awaited readers.
     writer: Option<(Peer, u32)>,
 }
 
 impl Group {
-    /// Takes note of a notice. Returns the writer that has the lock now, if one has.
+    /// Takes note of a notice. Returns the writer that has the lock now, if any.
     fn hear(&mut self, letter: &Letter) -> Option<Peer> {
         match letter.said {
             Said::Left => self.left += 1,
@@ -43,7 +45,7 @@ impl Group {
 }
 
 impl Homes {
-    /// The home of a lock, if it is known.
+    /// Returns the home of a lock, if known.
     pub(super) fn of(&self, at: RemoteAddr) -> Option<Waiter> {
         self.known.get(&at).copied()
     }
@@ -53,8 +55,8 @@ impl Homes {
         self.known.insert(at, home);
     }
 
-    /// The home's part: counts a reader that has left, or has a writer wait. Returns the writer
-    /// that has the lock now, if one has.
+    /// The home's part: counts a reader that has left, or registers a waiting writer. Returns the
+    /// writer that has the lock now, if any.
     pub(super) fn count(&mut self, letter: &Letter) -> Option<Peer> {
         let writer = self.own.entry(letter.at).or_default().hear(letter)?;
         self.own.remove(&letter.at);

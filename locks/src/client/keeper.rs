@@ -1,8 +1,8 @@
-//! Locks as published that are freed by a keeper: the waiter's part, and the keeper's.
+//! Locks as published that a keeper frees: the waiter's part, and the keeper's.
 //!
-//! In the paper, the keeper is the lock server. A memory node runs no code, so it is a compute
-//! node: the member that comes first by a hash of memory node, epoch and member. The era is in the
-//! word behind the lock, and is raised by an atomic: the lock is freed once in an era also while
+//! In the paper, the keeper is the lock server. A memory node runs no code, so here the keeper is a
+//! compute node: the member that comes first by a hash of memory node, epoch and member. The era is
+//! in the word behind the lock, and an atomic raises it: the lock is freed once per era, also while
 //! members do not agree on its keeper.
 
 use std::collections::BTreeMap;
@@ -26,19 +26,19 @@ const PATIENCE: Patience = Patience {
     tries: 4,
 };
 
-/// What waiters of this lane have seen of their locks, by slot.
+/// Last looks of the lane's waiters at locks, by slot.
 #[derive(Default)]
 pub(super) struct Watches(BTreeMap<u16, LastLook>);
 
 struct LastLook {
     /// Number of releases, and era.
     seen: (u64, u64),
-    /// Time at which the keeper is to be asked.
+    /// Time at which the keeper is asked.
     due: Nanos,
 }
 
 impl Watches {
-    /// Takes note of a look. Returns whether the keeper is to be asked.
+    /// Takes note of a look. Returns whether to ask the keeper.
     fn look(&mut self, slot: u16, seen: (u64, u64), now: Nanos, keeping: Keeping) -> bool {
         let first = LastLook { seen, due: now.after(keeping.patience) };
         let watch = self.0.entry(slot).or_insert(first);
@@ -52,22 +52,22 @@ impl Watches {
         is_due
     }
 
-    /// Forgets what the use of a slot has seen, which has ended or begins.
+    /// Forgets the looks of a slot whose use has ended or begins.
     pub(super) fn forget(&mut self, slot: u16) {
         self.0.remove(&slot);
     }
 }
 
 impl<S: LockSystem> Core<S> {
-    /// Looks at the lock of a waiter, and asks its keeper to free it if it is time. Returns the
-    /// words of the lock.
+    /// Looks at the lock of a waiter, and asks its keeper to free the lock if it is time. Returns
+    /// the words of the lock.
     pub(super) async fn watch(
         self: &Rc<Self>,
         slot: u16,
         at: RemoteAddr,
         keeping: Keeping,
     ) -> Result<[u64; 2], NotHeld> {
-        // The era first: if the lock is that of a later one, it has changed.
+        // The era first: if the lock is of a later era, the lock has changed.
         let era = self.read_head(Self::era(at)).await?;
         let first = self.read_head(at).await?;
         let second = if S::WIDE { self.read_head(at.plus(8)).await? } else { 0 };
@@ -84,7 +84,7 @@ impl<S: LockSystem> Core<S> {
         at.plus(if S::WIDE { WIDE_BYTES as u64 } else { 8 })
     }
 
-    /// Has the keeper of a lock free it, if `era` is the present one.
+    /// Asks the keeper of a lock to free it, if `era` is the present era.
     async fn ask_keeper(self: &Rc<Self>, at: RemoteAddr, era: u64) {
         let Some((epoch, members)) = self.peers.members().await else { return };
         let keeper = members.into_iter().min_by_key(|member| {
@@ -98,17 +98,17 @@ impl<S: LockSystem> Core<S> {
             self.keep(at, era as u32, None);
         } else {
             let request = wire::encode(Message::Suspected, at, era as u32);
-            // Whatever it answers: the next look says whether the lock is free.
+            // The answer does not matter: the next look says whether the lock is free.
             let _ = self.rpc.call(to, self.service, &request, PATIENCE).await;
         }
     }
 
-    /// The keeper's part: frees a lock, if `era` is the present one, and answers.
+    /// The keeper's part: frees a lock, if `era` is the present era, and answers.
     pub(super) fn keep(self: &Rc<Self>, at: RemoteAddr, era: u32, request: Option<Responder>) {
         let Some(keeping) = self.system.keeping() else { return };
         let core = Rc::clone(self);
         self.lane.executor().spawn(async move {
-            // Expelled, it keeps nothing any more.
+            // An expelled node keeps no locks any more.
             let Ok(is_freed) = core.free_in(at, era, keeping).await else { return };
             if let Some(request) = request {
                 request.respond(&wire::encode_answer(u64::from(is_freed)));
@@ -133,7 +133,8 @@ impl<S: LockSystem> Core<S> {
         }
     }
 
-    /// Replaces the words of a lock, if they are as expected. Returns whether they were.
+    /// Replaces the words of a lock, if the words are as expected. Returns whether it has replaced
+    /// the words.
     async fn replace(
         &self,
         at: RemoteAddr,

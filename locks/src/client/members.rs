@@ -1,5 +1,5 @@
-//! A lane's part in resets that other nodes carry out: it ends its waits for the lock, and answers
-//! when it is done with it.
+//! A lane's part in resets by other nodes: the lane ends its waits for the lock, and answers when
+//! it is done with the lock.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::reset::{Use, answers};
 
 /// Bounds of the time between two looks at the head.
 const LOOK: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
-/// Number of requests for one lock that wait for an answer; the oldest is dropped for a new one.
+/// Largest number of unanswered requests for one lock; a new request replaces the oldest.
 const MAX_REQUESTS: usize = 8;
 
 /// A reset that this lane was told of.
 pub(super) struct Told {
     requests: Vec<Responder>,
     task: Option<TaskId>,
-    /// Number of uses that have seen since that the head is not marked, and have begun anew.
+    /// Number of uses that have since seen an unmarked head, and have begun anew.
     begun: u32,
 }
 
@@ -57,8 +57,8 @@ async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
         }
         let before = begun();
         let found = match core.read_head(at).await {
-            // The answer may be older than what a use has seen that has begun anew meanwhile: it
-            // would end a wait of the next generation.
+            // The answer may be older than the head that a newly begun use has seen meanwhile: an
+            // old head would end a wait of the next generation.
             Ok(_) if begun() != before => continue,
             Ok(head) => Some(head),
             Err(NotHeld::Expelled) => return core.told_no_more(at),
@@ -84,8 +84,8 @@ async fn answer<S: LockSystem>(core: Rc<Core<S>>, at: RemoteAddr) {
     }
 }
 
-/// Tells the uses of the lock that it is being reset, and answers if they are done with it. Returns
-/// whether it has answered.
+/// Tells the uses of the lock that it is being reset, and answers the requests if the uses are done
+/// with the lock. Returns whether an answer was sent.
 fn go_on<S: LockSystem>(core: &Core<S>, at: RemoteAddr, found: u64) -> bool {
     let Some(head) = core.system.head() else { return false };
     if S::TELLS {
@@ -100,7 +100,7 @@ fn go_on<S: LockSystem>(core: &Core<S>, at: RemoteAddr, found: u64) -> bool {
             slot.told = Some(generation);
             slot.task.into_iter().for_each(|task| core.lane.executor().wake(task));
         }
-        // What is held of an earlier memory is not of this lock.
+        // A lock held from an earlier memory is not this lock.
         is_used |= !slot.is_quiet && !slot.is_abandoned;
     }
     let used = Use { holds: is_used, posts: is_used };
@@ -132,28 +132,28 @@ impl<S: LockSystem> Core<S> {
         self.is_interrupted.get() && self.told.borrow().contains_key(&at)
     }
 
-    /// Forgets that it was told of a reset.
+    /// Forgets a reset that the lane was told of.
     fn told_no_more(&self, at: RemoteAddr) {
         self.told.borrow_mut().remove(&at);
         self.note_interruptions();
     }
 
-    /// Adds nothing to a lock any more until it has been reset: in this generation, or while it is
-    /// marked.
+    /// Shuts a lock: the lane adds nothing until a reset. With `generation`, the lock is shut in
+    /// that generation; otherwise, while its head is marked.
     pub(super) fn shut(&self, at: RemoteAddr, generation: Option<u64>) {
         let shut = &mut *self.shut.borrow_mut();
         let known = shut.entry(at).or_default();
         *known = generation.or(*known);
     }
 
-    /// Whether nothing is added to a lock until it has been reset.
+    /// Whether the lane adds nothing to a lock until a reset.
     #[inline]
     pub(super) fn is_shut(&self, at: RemoteAddr) -> bool {
         let shut = self.shut.borrow();
         !shut.is_empty() && shut.contains_key(&at)
     }
 
-    /// Whether that is so still, as its head says.
+    /// Whether the lock is still shut, by the head `found`.
     pub(super) fn stays_shut(&self, at: RemoteAddr, found: u64) -> bool {
         let Some(head) = self.system.head() else { return false };
         let shut = &mut *self.shut.borrow_mut();
@@ -174,7 +174,7 @@ impl<S: LockSystem> Core<S> {
         }
     }
 
-    /// Lets the answer to a reset be considered again, if there is one to be given.
+    /// Wakes the task that answers a reset of the lock, if any, to consider its answer again.
     #[inline]
     pub(super) fn wake_answer(&self, at: RemoteAddr) {
         if self.is_interrupted.get() {
@@ -184,7 +184,7 @@ impl<S: LockSystem> Core<S> {
         }
     }
 
-    /// The same, for all locks on a memory node.
+    /// As [`Self::wake_answer`], for all locks on a memory node.
     pub(super) fn wake_answers(&self, memory: NodeId) {
         let told = self.told.borrow();
         let there = told.iter().filter(|(at, _)| at.node() == memory);

@@ -1,14 +1,14 @@
 //! A lane's use of locks.
 //!
-//! * `futures`: what users hold and await.
-//! * `run`: one use of a lock, carried out; `slots`: the uses that a lane has outstanding.
-//! * `notices`: what uses of locks tell one another.
-//! * `ghosts`: uses that nobody waits for any more.
+//! * `futures`: the futures and holds of users.
+//! * `run`: one use of a lock, carried out; `slots`: the outstanding uses of a lane.
+//! * `notices`: notices between uses of locks.
+//! * `ghosts`: uses without a waiting user.
 //! * `members`, `resetter`: the two parts in a reset; `wire`: their messages.
-//! * `keeper`: recovery of locks as published; `homes`: lanes that count readers for others.
-//! * `connections`: what becomes of a connection whose verb had no answer.
-//! * `abandoned`: memory nodes that have lost their memory.
-//! * `sharing`: what locks need that the clients of a node share.
+//! * `keeper`: recovery of locks as published; `homes`: lanes that count readers for a writer.
+//! * `connections`: repair of a connection after a verb without an answer.
+//! * `abandoned`: loss of a memory node's memory.
+//! * `sharing`: support for locks that the clients of a node share.
 //! * `roster`: a membership for benchmarks, tests and simulation.
 
 mod abandoned;
@@ -57,10 +57,10 @@ use wire::Message;
 
 /// Offset of the entries of a lock object, behind head and claim.
 const ENTRIES: u64 = 16;
-/// Time after which a waiter asks whether it waits for a node that was lost, and after which it
-/// asks again.
+/// Time after which a waiter asks whether it waits for a lost node; also the time between such
+/// questions.
 const STALL: Duration = Duration::from_millis(50);
-/// Time until a memory node that does not answer is asked again.
+/// Time until an unresponsive memory node is asked again.
 const UNREACHABLE: Duration = Duration::from_millis(1);
 
 /// A lane's place among the users of locks.
@@ -69,17 +69,17 @@ pub struct Identity {
     pub member: Member,
     /// The membership.
     pub peers: Rc<dyn Peers>,
-    /// Number of the service by which lanes tell one another of resets, and of their
+    /// Number of the service by which lanes exchange messages about resets, and notices of their
     /// uses of locks.
     pub service: Service,
 }
 
-/// Treatment of a lock that is another's.
+/// Behaviour of a request when another request holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// The request is refused.
     No,
-    /// The request waits, until this time.
+    /// The request waits until this time.
     Until(Nanos),
 }
 
@@ -92,10 +92,10 @@ impl Wait {
     }
 }
 
-/// What a request asks for, beside the lock.
+/// Options of a request, beside the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// What becomes of it if the lock is another's.
+    /// Behaviour when another request holds the lock.
     pub wait: Wait,
     /// See [`Request::terms`].
     pub terms: u16,
@@ -108,7 +108,7 @@ impl Limits {
 
 /// A lane's use of the locks of one system. Cheap to clone.
 ///
-/// One clone has to be kept for as long as the node is a member: it answers those who reset locks.
+/// Keep one clone for as long as the node is a member: the client answers nodes that reset locks.
 pub struct Client<S: LockSystem> {
     core: Rc<Core<S>>,
 }
@@ -134,12 +134,13 @@ struct Core<S: LockSystem> {
     homes: RefCell<Homes>,
     luck: RefCell<Luck>,
     counts: RefCell<Counts>,
-    /// Locks that are being reset by another node, or this one, as far as this lane was told.
+    /// Locks being reset by this node or another, as far as the lane was told.
     told: RefCell<BTreeMap<RemoteAddr, Told>>,
-    /// Locks to which this lane adds nothing any more until they have been reset: in the generation
-    /// in which they were full, or without one as long as they are marked.
+    /// Shut locks: the lane adds nothing to a shut lock until a reset. The value is the generation
+    /// in which the lock was full; without a generation, the lock is shut as long as its head is
+    /// marked.
     shut: RefCell<BTreeMap<RemoteAddr, Option<u64>>>,
-    /// Locks that this lane resets.
+    /// Locks being reset by this lane.
     resetting: RefCell<BTreeSet<RemoteAddr>>,
     is_expelled: Cell<bool>,
     /// See [`STALL`].
@@ -150,19 +151,19 @@ struct Core<S: LockSystem> {
     lives: RefCell<BTreeMap<NodeId, u32>>,
     /// Whether this lane was told of a reset, or has abandoned a memory node.
     is_interrupted: Cell<bool>,
-    /// Task that is woken when that begins, if there is one.
+    /// Task that is woken when `is_interrupted` becomes true, if a task watches.
     watcher: Cell<Option<TaskId>>,
-    /// Runs that have ended, for others to use.
+    /// Ended runs, kept for reuse.
     spare: RefCell<Spare<S>>,
 }
 
-/// What the waits of all requests of a lane have in common.
+/// State of waiting that all requests of a lane share.
 struct Luck {
     rng: SmallRng,
     backoff: Backoff,
 }
 
-/// Boxed, because runs would be copied from hand to hand otherwise.
+/// Boxed, because moves would copy the runs otherwise.
 type Spare<S> = Vec<Box<Run<S>>>;
 
 /// Error: a reset is given up, because this node has been expelled, or has abandoned the memory
@@ -206,7 +207,8 @@ impl<S: LockSystem> Core<S> {
         mended
     }
 
-    /// Carries out a verb on a word. `None` if it had no answer: it has taken effect or never will.
+    /// Carries out a verb on a word. `None` if the verb had no answer: it has taken effect or never
+    /// will.
     async fn verb(&self, word: RemoteAddr, verb: Verb) -> Result<Option<u64>, GivenUp> {
         if self.has_abandoned(word.node()) {
             return Err(GivenUp);
@@ -233,7 +235,7 @@ impl<S: LockSystem> Core<S> {
         }
     }
 
-    /// Reads a word, as often as needed.
+    /// Reads a word, with as many tries as needed.
     async fn read(&self, word: RemoteAddr) -> Result<u64, GivenUp> {
         loop {
             if let Some(found) = self.verb(word, Verb::Read).await? {
@@ -260,7 +262,7 @@ impl<S: LockSystem> Core<S> {
         self.system.head().is_some_and(|head| head.is_resetting(word))
     }
 
-    /// The reason for which a request is refused, counted.
+    /// Returns the reason of a refusal, counted.
     #[cold]
     fn refusal(&self, why: NotHeld, wait: Wait) -> NotHeld {
         let why = match (wait, why) {
@@ -286,7 +288,8 @@ impl<S: LockSystem> Core<S> {
 }
 
 impl<S: LockSystem> Client<S> {
-    /// Opens a lane of a member, for locks alone, and uses `system`'s locks from there.
+    /// Opens a lane of a member, for locks alone, and creates a client of `system`'s locks on the
+    /// lane.
     ///
     /// # Errors
     /// The fabric refuses the lane, for instance because it is open.
@@ -309,16 +312,16 @@ impl<S: LockSystem> Client<S> {
         Ok((Self::new(system, Rpc::new(lane.clone()), identity), lane))
     }
 
-    /// The lane's messages; the client has a service of them, its owner may have others.
+    /// The lane's messages. The client has one service; the lane's owner may have more.
     pub fn rpc(&self) -> &Rpc {
         &self.core.rpc
     }
 
-    /// The uses of `system`'s locks by the lane of `rpc`.
+    /// Creates a client of `system`'s locks on the lane of `rpc`.
     ///
     /// # Panics
     /// If the lane's number is beyond [`Waiter::LANES`], or the system's locks are of 16 bytes and
-    /// the fabric has no atomics on as many ([`LockSystem::WIDE`]).
+    /// the fabric has no atomics on 16 bytes ([`LockSystem::WIDE`]).
     pub fn new(mut system: S, rpc: Rpc, identity: Identity) -> Self {
         let lane = rpc.lane().clone();
         assert!(lane.at().lane.0 < Waiter::LANES, "a node has fewer lanes that use locks");
@@ -398,8 +401,8 @@ impl<S: LockSystem> Client<S> {
         &self.core.system
     }
 
-    /// Sets the time after which a waiter asks whether it waits for a node that was lost, which
-    /// costs a READ and little else; 50 ms unless set.
+    /// Sets the time after which a waiter asks whether it waits for a lost node. The question costs
+    /// a READ and little else. 50 ms unless set.
     pub fn stalls_after(&self, time: Duration) {
         self.core.stall.set(time);
     }
@@ -409,12 +412,12 @@ impl<S: LockSystem> Client<S> {
         *self.core.counts.borrow()
     }
 
-    /// Number of uses that have not ended: locks held, requests, releases and ghosts.
+    /// Number of uses that have not ended: held locks, requests, releases and ghosts.
     pub fn outstanding(&self) -> usize {
         self.core.slots.borrow().count()
     }
 
-    /// Whether no use is outstanding, and no notice of one.
+    /// Whether no use, notice or reset of the lane is outstanding.
     pub fn is_quiet(&self) -> bool {
         let core = &self.core;
         self.outstanding() == 0
@@ -422,14 +425,14 @@ impl<S: LockSystem> Client<S> {
             && core.notices.borrow().is_quiet()
     }
 
-    /// Waits for that.
+    /// Waits until the lane [is quiet](Self::is_quiet).
     pub async fn quiet(&self) {
         while !self.is_quiet() {
             self.core.lane.executor().sleep(Duration::from_micros(10)).await;
         }
     }
 
-    /// Begins an acquisition: adds its first verb to `batch`, so that those of several locks can
+    /// Begins an acquisition: adds its first verb to `batch`. The first verbs of several locks can
     /// share a round trip. The caller posts the batch, and passes its result to [`Self::finish`].
     ///
     /// # Errors
@@ -512,28 +515,28 @@ impl<S: LockSystem> Client<S> {
     }
 
     /// Whether a holder may rely on its lock: the node has not been expelled, the lock's memory
-    /// node not abandoned meanwhile, and the lease, if there is one, has not ended. What is posted
-    /// later may come too late all the same, unless locks are fenced.
+    /// node not abandoned meanwhile, and the lease, if any, has not ended. Verbs posted later may
+    /// come too late all the same, unless locks are fenced.
     pub fn is_valid(&self, hold: &Hold<S>) -> bool {
         let now = self.core.lane.executor().now();
         let is_lost = self.core.is_expelled.get() || hold.is_abandoned();
         !is_lost && now < hold.holds_until()
     }
 
-    /// Releases a lock: its first verb is posted behind everything that this lane has posted
-    /// before. The rest goes on in the background, also if what is returned is dropped.
+    /// Releases a lock: the first verb is posted behind all earlier verbs of the lane. The rest
+    /// goes on in the background, also if the returned future is dropped.
     ///
-    /// Where uses tell one another of themselves ([`LockSystem::TELLS`]), a message may release
-    /// the lock, which follows nothing: the holder's own verbs have to be answered before, unless
-    /// the system [releases in order](LockSystem::RELEASES_IN_ORDER).
+    /// Where uses send notices to one another ([`LockSystem::TELLS`]), a message may release the
+    /// lock, and messages are not ordered behind verbs: the holder's own verbs have to be answered
+    /// before, unless the system [releases in order](LockSystem::RELEASES_IN_ORDER).
     #[inline]
     pub fn release(&self, hold: Hold<S>) -> Releasing<S> {
         hold.release()
     }
 
-    /// Begins a release: adds its first verb to `batch`, which has verbs of no other memory node,
-    /// so that several locks there cost one doorbell. The caller posts the batch, and passes its
-    /// result to [`Self::finish_release`]. See [`Self::release`].
+    /// Begins a release: adds its first verb to `batch`. The batch has verbs of a single memory
+    /// node, so several locks on the node cost one doorbell. The caller posts the batch, and passes
+    /// its result to [`Self::finish_release`]. See [`Self::release`].
     #[inline]
     pub fn begin_release(&self, batch: &mut Batch, hold: Hold<S>) -> Leaving<S> {
         hold.release_in(batch)
@@ -545,11 +548,11 @@ impl<S: LockSystem> Client<S> {
         leaving.answered(result)
     }
 
-    /// Ends a use without a release, as a transaction does that fails (DSLR appendix A.6): for
-    /// experiments with locks as published, where waiters pass such a holder over.
+    /// Ends a use without a release, like a failing transaction (DSLR appendix A.6): for
+    /// experiments with locks as published, where waiters pass over the failed holder.
     ///
     /// # Panics
-    /// If the locks are fenced: a node that lives keeps them for ever.
+    /// If the locks are fenced: a living node would keep them for ever.
     pub fn forget(&self, hold: Hold<S>) {
         let survives = self.core.system.promises().survives_losses;
         assert!(!survives, "a fenced lock is released");

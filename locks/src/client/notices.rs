@@ -1,16 +1,16 @@
-//! Notices between uses of locks: a box for each slot of the lane, and the notices of the lane that
-//! are not acknowledged yet.
+//! Notices between uses of locks: a mailbox for each slot of the lane, and the lane's
+//! unacknowledged notices.
 //!
-//! A notice may be lost, late, or come twice, and slots are used again. It is taken in only by the
-//! use that it was meant for ([`Peer`]), once; everybody else acknowledges and drops it. Where
-//! locks are reset, it is sent again until it is acknowledged, until its use needs it no more, or
-//! until the lock is reset: then nobody waits for it.
+//! A notice may be lost, late, or come twice, and slots are reused. Only the addressed use
+//! ([`Peer`]) takes a notice in, once; a wrong receiver acknowledges and drops the notice. Where
+//! locks are reset, a notice is sent again until it is acknowledged, until the sending use no
+//! longer needs it, or until the lock is reset: then nobody waits for the notice.
 //!
-//! Where turns are told once ([`LockSystem::TELLS_ONCE`]), the number of a use is that of its turn,
-//! which is in the words of the lock: nothing is acknowledged, or sent again.
+//! Where turns are told once ([`LockSystem::TELLS_ONCE`]), the number of a use is the number of its
+//! turn, which is in the words of the lock: notices are neither acknowledged nor sent again.
 //!
-//! Any number of readers may have come after a use. What they say stays in its box until the use
-//! asks for it ([`LockSystem::gathers`]).
+//! Any number of readers may come after a use. Readers' notices stay in the mailbox until the use
+//! asks for them ([`LockSystem::gathers`]).
 
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -31,30 +31,30 @@ const AGAIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_m
 /// Bits of a number below the incarnation of its node.
 const COUNT_BITS: u32 = 40;
 
-/// What uses of this lane were told, and have told others.
+/// Notices to and from the uses of this lane.
 #[derive(Default)]
 pub(super) struct Notices {
-    /// By slot.
+    /// Mailboxes, by slot.
     boxes: Vec<Mailbox>,
     /// Readers that have come after the use of a slot, by slot; only of systems whose uses hear of
-    /// them.
+    /// readers.
     joined: Vec<VecDeque<Peer>>,
     unacknowledged: Vec<Sent>,
     /// Next count of an enqueue; zero before the first.
     next: u64,
-    /// Task that sends notices again, once there was one.
+    /// Task that sends notices again; created when first needed.
     repeater: Option<TaskId>,
-    /// Time of its next look, if there is to be one.
+    /// Time of the task's next look, if it has to look.
     next_look: Option<Nanos>,
 }
 
-/// What a use was told.
+/// Notices to one use.
 #[derive(Clone, Copy)]
 struct Mailbox {
     /// The lock, and the use of it; `None` if the slot is free.
     owner: Option<(RemoteAddr, Peer)>,
     successor: Mail,
-    /// That the lock is its, in whichever words.
+    /// The notice that hands the lock over, of either kind.
     turn: Mail,
 }
 
@@ -65,12 +65,12 @@ enum Mail {
     Read,
 }
 
-/// What tells for which use of a slot a notice is.
+/// How to match a notice to a use of its slot.
 #[derive(Clone, Copy)]
 struct Sorting {
     /// See [`LockSystem::LATER`].
     later: Option<fn(u64, u64) -> bool>,
-    /// Whether numbers are ignored where there are any, as published.
+    /// Whether numbers in notices are ignored, as published.
     by_name: bool,
 }
 
@@ -92,12 +92,12 @@ impl Mailbox {
         }
     }
 
-    /// Whether its use is the one that is meant, as far as names tell.
+    /// Whether the notice addresses the mailbox's use, as far as names tell.
     fn is_for(&self, letter: &Letter, sorting: Sorting) -> bool {
         let Peer { who, number } = letter.to;
         self.owner.is_some_and(|(at, own)| {
             let is_number = match letter.said {
-                // The word has had room for half of it, or for nothing of it.
+                // The word has had room for half of the number, or for none of it.
                 Said::Successor | Said::Joins => {
                     sorting.later.is_some() || own.number as u32 == number as u32
                 }
@@ -110,7 +110,7 @@ impl Mailbox {
 }
 
 impl Notices {
-    /// Opens the box of a slot for a use of it, from an enqueue on.
+    /// Opens the mailbox of a slot for a use, from an enqueue on.
     fn open(&mut self, own: Peer, at: RemoteAddr) {
         let slot = own.who.slot();
         if self.boxes.len() <= usize::from(slot) {
@@ -121,9 +121,9 @@ impl Notices {
         self.joined.get_mut(usize::from(slot)).into_iter().for_each(VecDeque::clear);
     }
 
-    /// Closes the box of a use that has ended.
+    /// Closes the mailbox of a use that has ended.
     fn close(&mut self, slot: u16) {
-        // A use that was told of a reset before it began had none.
+        // A use that was told of a reset before it began had no mailbox.
         if usize::from(slot) < self.boxes.len() {
             self.hush(slot);
             self.boxes[usize::from(slot)] = CLOSED;
@@ -135,11 +135,11 @@ impl Notices {
         self.unacknowledged.is_empty()
     }
 
-    /// Puts a notice in the box of its use, if that is there and has not had it. Returns whether it
-    /// is new there.
+    /// Puts a notice in the mailbox of its use, if the mailbox is open and has not had this notice.
+    /// Returns whether the notice is new.
     ///
-    /// Of two that may be of successors, where only what they say tells which use is meant, the
-    /// later one stays: successors of the present use have enqueued after those of a former one.
+    /// Of two possible successors, where only payloads identify the addressed use, the later stays:
+    /// successors of the present use have enqueued after successors of a former use.
     fn put(&mut self, letter: &Letter, sorting: Sorting) -> bool {
         let slot = usize::from(letter.to.who.slot());
         let mailbox = self.boxes.get_mut(slot).filter(|own| own.is_for(letter, sorting));
@@ -165,8 +165,8 @@ impl Notices {
         is_new
     }
 
-    /// Takes a notice to the use of a slot, and what it says; also one of a reader, if the use
-    /// `gathers` them.
+    /// Takes a notice to the use of a slot, with its payload; also a reader's notice, if the use
+    /// `gathers` readers.
     pub(super) fn take(&mut self, slot: u16, gathers: bool) -> Option<(Notice, u64)> {
         let mailbox = &mut self.boxes[usize::from(slot)];
         let mail = [&mut mailbox.turn, &mut mailbox.successor].into_iter().find_map(|mail| {
@@ -181,12 +181,12 @@ impl Notices {
         Some((Notice::new(Said::Joins, reader), 0))
     }
 
-    /// Makes room for another notice: the one that was taken was not for this use.
+    /// Makes room for another notice: the taken notice was not for this use.
     pub(super) fn refuse(&mut self, slot: u16, said: Said) {
         *self.boxes[usize::from(slot)].mail(said) = Mail::None;
     }
 
-    /// Sends no more what the use of a slot has told the one before it.
+    /// Sends no more the notice from the use of a slot to its predecessor.
     fn hush(&mut self, slot: u16) {
         if let Some((_, own)) = self.boxes[usize::from(slot)].owner {
             self.unacknowledged
@@ -206,11 +206,12 @@ impl Notices {
 }
 
 impl<S: LockSystem> Core<S> {
-    /// Opens the box of a slot for a use, from an enqueue on. Returns the number of that.
+    /// Opens the mailbox of a slot for a use, from an enqueue on. Returns the number of the
+    /// enqueue.
     pub(super) fn open(&self, slot: u16, at: RemoteAddr) -> u64 {
         let notices = &mut *self.notices.borrow_mut();
         if notices.next == 0 {
-            // Half of the numbers are left; and other lives of this node begin elsewhere.
+            // Half of the numbers are left; and other lives of this node begin at other numbers.
             let begin = self.lane.executor().env().begin_counting();
             notices.next = begin & ((1 << (COUNT_BITS - 1)) - 1);
         }
@@ -220,12 +221,12 @@ impl<S: LockSystem> Core<S> {
         number
     }
 
-    /// Closes the box of a use that has ended.
+    /// Closes the mailbox of a use that has ended.
     pub(super) fn close(&self, slot: u16) {
         self.notices.borrow_mut().close(slot);
     }
 
-    /// Sends the notice of a use to the one that it names, with what else it says.
+    /// Sends the notice of a use to the use named in it, with the payload `says`.
     pub(super) fn tell(self: &Rc<Self>, slot: u16, notice: Notice, says: u64) {
         let (said, peer) = (notice.said(), notice.peer());
         let owner = self.notices.borrow().boxes[usize::from(slot)].owner;
@@ -237,7 +238,7 @@ impl<S: LockSystem> Core<S> {
             return self.deliver(&letter);
         }
         self.send(to, &wire::encode_letter(&letter));
-        // As published, once.
+        // As published, a notice is sent once.
         if self.system.head().is_none() {
             return;
         }
@@ -247,12 +248,12 @@ impl<S: LockSystem> Core<S> {
         self.look_at(due);
     }
 
-    /// Opens the box of a slot for a use that waits for this turn.
+    /// Opens the mailbox of a slot for a use that waits for this turn.
     pub(super) fn open_for(&self, slot: u16, at: RemoteAddr, turn: u64) {
         self.notices.borrow_mut().open(Peer { who: self.name(slot), number: turn }, at);
     }
 
-    /// Tells a use, once, that it is its turn, with what else is said.
+    /// Tells a use once of its turn, with the payload `says`.
     pub(super) fn tell_once(&self, at: RemoteAddr, slot: u16, notice: Notice, says: u64) {
         let (said, peer) = (notice.said(), notice.peer());
         let from = Peer { who: self.name(slot), number: 0 };
@@ -283,7 +284,7 @@ impl<S: LockSystem> Core<S> {
     }
 
     fn deliver(&self, letter: &Letter) {
-        // Of a memory that is lost, it is for nobody.
+        // Notices of a lost memory are for nobody.
         if letter.life != self.life_of(letter.at.node()) {
             return;
         }
@@ -326,7 +327,7 @@ impl<S: LockSystem> Core<S> {
         executor.wake_at(due, repeater);
     }
 
-    /// Sends what is due again.
+    /// Sends the due notices again.
     fn repeat(self: &Rc<Self>) {
         let now = self.lane.executor().now();
         let mut due = Vec::new();
@@ -336,7 +337,7 @@ impl<S: LockSystem> Core<S> {
                 return;
             }
             notices.next_look = None;
-            // What concerns the lost is for a reset, of which those who are out hear nothing.
+            // Notices to lost uses are for a reset; an expelled node hears of no reset.
             let is_out = self.is_expelled.get();
             notices.unacknowledged.retain(|Sent { letter, .. }| {
                 !is_out && (letter.said == Said::Successor || !self.is_lost(letter.to))
@@ -356,7 +357,7 @@ impl<S: LockSystem> Core<S> {
         next.into_iter().for_each(|due| self.look_at(due));
     }
 
-    /// Whether the node of a use was lost, in the life in which it has numbered it.
+    /// Whether the node of a use was lost, in the life in which it numbered the use.
     fn is_lost(&self, peer: Peer) -> bool {
         let incarnation = (peer.number >> COUNT_BITS) as u32;
         self.peers.is_settled(Claimant::new(peer.who.node(), incarnation))

@@ -1,5 +1,5 @@
-//! The quiescing reset, carried out by the first lane of a node. The steps are those of
-//! [`crate::reset`].
+//! The quiescing reset, carried out by the first lane of a node. [`crate::reset`] describes the
+//! steps.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const PATIENCE: Patience = Patience {
 };
 
 impl<S: LockSystem> Core<S> {
-    /// Has a lock reset that needs it, without waiting for that.
+    /// Requests the reset of a lock for the given reason, without waiting for the reset.
     pub(super) fn want_reset(self: &Rc<Self>, why: Message, at: RemoteAddr) {
         let lost = self.peers.last_loss() > Epoch(0);
         if self.system.head().is_none() || why == Message::Stalled && !lost {
@@ -36,7 +36,7 @@ impl<S: LockSystem> Core<S> {
         self.ask_first(why, at, self.me.life.incarnation());
     }
 
-    /// Has a lock reset that has no room in this generation, without waiting for that.
+    /// Requests the reset of a lock without room in this generation, without waiting for the reset.
     pub(super) fn want_room(self: &Rc<Self>, at: RemoteAddr, generation: u64) {
         self.ask_first(Message::Full, at, generation as u32);
     }
@@ -51,14 +51,14 @@ impl<S: LockSystem> Core<S> {
         told.unwrap_or_else(|error| unreachable!("an address is short: {error}"));
     }
 
-    /// Begins to reset a lock, if it needs it and this lane is not at it already.
+    /// Begins to reset a lock, if necessary and if this lane is not already resetting the lock.
     pub(super) fn begin_reset(self: &Rc<Self>, why: Message, at: RemoteAddr, number: u32) {
         let Some(head) = self.system.head() else { return };
         if self.resetting.borrow_mut().insert(at) {
             let began = self.lane.executor().now();
             let reset = Reset { core: Rc::clone(self), at, head, began };
             self.lane.executor().spawn(async move {
-                // Given up, it is for others, or for nobody.
+                // A given-up reset is left to other nodes, or to nobody.
                 let _ = reset.carry_out(why, number).await;
                 reset.core.resetting.borrow_mut().remove(&at);
             });
@@ -81,7 +81,7 @@ impl<S: LockSystem> Reset<S> {
         let Some(claim) = self.claim(why).await? else { return Ok(()) };
         let me = self.core.lane.at().node.0;
         point!(me, ResetClaimed);
-        // Another has reset the lock meanwhile.
+        // Another node has reset the lock meanwhile.
         if why == Message::Full && self.has_room(number).await? {
             return self.unclaim(claim, Epoch(claim.epoch())).await;
         }
@@ -107,7 +107,7 @@ impl<S: LockSystem> Reset<S> {
         counts.reset_ns += took.as_nanos() as u64;
     }
 
-    /// Whether the lock is of another generation than that in which it was full.
+    /// Whether the lock has left the generation `full`.
     async fn has_room(&self, full: u32) -> Result<bool, GivenUp> {
         Ok(self.head.generation(self.core.read(self.at).await?) as u32 != full)
     }
@@ -116,13 +116,14 @@ impl<S: LockSystem> Reset<S> {
         self.at.plus(8)
     }
 
-    /// Claims the reset. `None` if it is not needed any more, or another may be at it.
+    /// Claims the reset. `None` if the reset is no longer needed, or another node may be carrying
+    /// it out.
     async fn claim(&self, why: Message) -> Result<Option<Claim>, GivenUp> {
         let me = self.core.me.life;
         loop {
             let found = Claim::of(self.core.read(self.claim_at()).await?);
             if found.by() == Some(me) {
-                // Of an earlier try, whose answer was lost.
+                // Claimed by an earlier try, whose answer was lost.
                 return Ok(Some(found));
             }
             if why == Message::Stalled && self.core.peers.last_loss() <= Epoch(found.epoch()) {
@@ -137,7 +138,7 @@ impl<S: LockSystem> Reset<S> {
         }
     }
 
-    /// Marks the head, and returns it.
+    /// Marks the head as resetting, and returns the marked head.
     async fn mark(&self) -> Result<u64, GivenUp> {
         loop {
             let found = self.core.read(self.at).await?;
@@ -148,7 +149,7 @@ impl<S: LockSystem> Reset<S> {
         }
     }
 
-    /// The members, after the head was marked: who comes later finds it so.
+    /// Reads the members after the head was marked: a later member finds the mark.
     async fn members(&self) -> Result<(Epoch, Vec<Member>), GivenUp> {
         loop {
             if let Some(members) = self.core.peers.members().await {
@@ -194,7 +195,7 @@ impl<S: LockSystem> Reset<S> {
         Ok(())
     }
 
-    /// Frees the head, unless that has been done.
+    /// Frees the head, unless it is already free.
     async fn free(&self, generation: u64) -> Result<(), GivenUp> {
         if self.core.system.is_forced() {
             self.clear().await?;
@@ -237,8 +238,8 @@ impl<S: LockSystem> Reset<S> {
         }
     }
 
-    /// Writes zeroes over the entries, as often as needed: they are not in use while the head is
-    /// marked and all members have answered.
+    /// Writes zeroes over the entries, with as many tries as needed: the entries are not in use
+    /// while the head is marked and all members have answered.
     async fn clear(&self) -> Result<(), GivenUp> {
         let (core, entries) = (&self.core, self.core.system.entries() as usize);
         loop {

@@ -7,7 +7,7 @@ use lotus_fabric::ids::{Epoch, NodeId};
 use crate::contract::{Member, Peers, PeersFuture, Waiter};
 use crate::word::Claimant;
 
-/// A membership that all nodes of this process share. Clones are the same one.
+/// A membership shared by the nodes of this process. Clones share the membership.
 #[derive(Clone, Default)]
 pub struct Roster {
     state: Arc<Mutex<RosterState>>,
@@ -44,7 +44,7 @@ impl Roster {
         Some(member)
     }
 
-    /// Takes a member off that has ended, and uses no lock any more.
+    /// Removes a member that has ended, and uses no lock any more.
     pub fn leave(&self, member: Member) {
         let state = &mut *self.state();
         state.epoch += 1;

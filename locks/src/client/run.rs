@@ -1,11 +1,11 @@
 //! One use of a lock, carried out: posts the verbs of its state machine, waits, and begins anew
 //! after resets.
 //!
-//! All state of a use is in its [`Run`], also that of the step under way. So the future that drives
-//! it may be dropped anywhere, and the run driven on by another one.
+//! All state of a use is in its [`Run`], including the step under way. The future that drives a run
+//! may therefore be dropped anywhere, and a later future may drive the run on.
 //!
-//! What happens often, verbs and pauses, is polled ([`Run::poll`]); what happens seldom, resets and
-//! lost connections, is for the async function [`Run::drive`].
+//! Frequent work, verbs and pauses, is polled ([`Run::poll`]); rare work, resets and lost
+//! connections, is left to the async function [`Run::drive`].
 
 mod homes;
 mod keeping;
@@ -35,10 +35,10 @@ use crate::contract::{Event, LockSystem, NotHeld, Notice, Step, Verb, View};
 use crate::word::Mode;
 use listening::Listened;
 
-/// Time after which an unanswered wish for a reset is repeated.
+/// Time after which an unanswered request for a reset is repeated.
 const DOUBT: Duration = Duration::from_millis(5);
-/// The same for a use that leaves, and looks for the one after it (DecLock: the other may have been
-/// lost before it has written that it waits).
+/// Time between requests for a reset by a leaving use that looks for its successor (DecLock: the
+/// successor may have been lost before it has written that it waits).
 const SEARCH: Duration = Duration::from_millis(1);
 /// Bounds of the time between two looks at a lock that is being reset.
 const BARRED: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
@@ -52,9 +52,9 @@ pub(super) struct Run<S: LockSystem> {
     doing: Doing,
     /// Whether the lock is being released, or the acquisition was given up.
     is_leaving: bool,
-    /// Whether it is held, and its holder waits for it to become exclusive.
+    /// Whether the lock is held, and its holder waits for exclusive access.
     is_upgrading: bool,
-    /// Whether nobody waits for the lock to be held.
+    /// Whether the use has no waiting user.
     pub(super) is_ghost: bool,
     /// Time and connection of the last verb.
     posted: (Nanos, u64),
@@ -63,8 +63,9 @@ pub(super) struct Run<S: LockSystem> {
     has_waited: bool,
     /// Time of the next question whether a node was lost; zero until the use waits.
     next_look: Nanos,
-    /// What the last verb of a lock with entries answers, and what they were, or the second word of
-    /// a lock of 16 bytes: see [`View::entries`]. Beside `doing`, which all systems copy.
+    /// Contents of the last verb's answer, for a lock with entries. `entries` holds the entries
+    /// read, or the second word of a lock of 16 bytes: see [`View::entries`]. `answer` and
+    /// `entries` are kept beside `doing`, because every system copies `doing`.
     answer: Answer,
     entries: Vec<u64>,
     foothold: Foothold,
@@ -74,37 +75,37 @@ enum Doing {
     /// The step has not been carried out.
     Next(Step),
     Verb(Posted, Buffer),
-    /// The first verb is in a batch of the caller's.
+    /// The first verb is in a batch of the caller.
     InBatch(Buffer),
-    /// A verb had no answer; its connection is made anew.
+    /// A verb had no answer; its connection is being made anew.
     Mending,
     Pausing(Nanos),
-    /// It waits for a notice.
+    /// The use waits for a notice.
     Listening,
-    /// It waits for one until this time.
+    /// The use waits for a notice until this time.
     Awaiting(Nanos),
-    /// It looks whether the lock is to be freed by its keeper.
+    /// The use looks whether its keeper has to free the lock.
     Watching,
-    /// It finds the home of the lock, which it has to tell this.
+    /// The use looks for the home of the lock, to send this notice.
     Homing(Notice),
     Held,
-    /// Time until the next look, and number of resets that were over when it began.
+    /// Time until the next look, and number of resets that were over at the beginning.
     Barred(Duration, u32),
-    /// It waits until the lock has another generation than this; time until the next look.
+    /// The use waits until the lock leaves this generation; time until the next look.
     Full(Duration, u64),
-    /// Number of resets that were over when it began.
+    /// Number of resets that were over at the beginning.
     Doubting(u32),
     Ended,
 }
 
-/// What the answer of a verb has.
+/// Contents of a verb's answer.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// The head, as for all other systems.
+    /// The head, as for systems without entries.
     Head,
     /// Nothing: the verb was a WRITE.
     Written,
-    /// The head, and entries from this one on.
+    /// The head, and entries from this entry on.
     Entries(u32, Buffer),
 }
 
@@ -115,12 +116,12 @@ pub(super) enum Turn {
     Held,
     /// The use has ended.
     Gone(Result<(), NotHeld>),
-    /// The use has not ended; it is to be driven on, by whoever is there.
+    /// The use has not ended; the owner of the run has to drive it on.
     Stopped(NotHeld),
 }
 
-/// A run that is being upgraded. When this is dropped, the lock is held again, in whichever mode;
-/// a READ that is under way then changes nothing, so nobody waits for its answer.
+/// A run that is being upgraded. On drop, the lock is held again, in its present mode. A READ under
+/// way has no effect by then, so its answer is not awaited.
 struct Upgrade<'a, S: LockSystem>(&'a mut Run<S>);
 
 impl<S: LockSystem> Drop for Upgrade<'_, S> {
@@ -131,7 +132,7 @@ impl<S: LockSystem> Drop for Upgrade<'_, S> {
 }
 
 impl<S: LockSystem> Run<S> {
-    /// A use whose first verb is to be added to a batch.
+    /// Creates a use whose first verb will be added to a batch.
     pub(super) fn new(at: RemoteAddr, slot: u16, state: S::Use, mode: Mode) -> Self {
         Self {
             at,
@@ -152,7 +153,7 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Makes a run that has ended a new one, in its place: it would be copied otherwise.
+    /// Turns an ended run into a new run in place, which saves a copy.
     #[inline]
     pub(super) fn renew(&mut self, at: RemoteAddr, slot: u16, state: S::Use, mode: Mode) {
         (self.at, self.slot, self.state, self.mode) = (at, slot, state, mode);
@@ -189,7 +190,7 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Takes the answer of the first verb from its batch, which is complete.
+    /// Takes the answer of the first verb from its completed batch.
     pub(super) fn answered(&mut self, core: &Rc<Core<S>>, done: Option<&Completed>) {
         let Doing::InBatch(buffer) = self.doing else { return };
         self.doing = match done {
@@ -205,7 +206,7 @@ impl<S: LockSystem> Run<S> {
         };
     }
 
-    /// Gives up the lock, or the acquisition, and posts the first verb of that.
+    /// Gives up the lock, or the acquisition, and posts the first verb of leaving.
     ///
     /// # Panics
     /// If a verb is under way.
@@ -221,7 +222,7 @@ impl<S: LockSystem> Run<S> {
         turn
     }
 
-    /// The same, with the first verb in a batch of the caller's.
+    /// As [`Self::leave`], with the first verb in a batch of the caller.
     pub(super) fn leave_in(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) -> Option<Turn> {
         match self.leaves(core) {
             step if may_cut() && self.stops_before_release(core, step) => None,
@@ -249,8 +250,8 @@ impl<S: LockSystem> Run<S> {
         self.step(core, Event::Leave)
     }
 
-    /// Drives a held update lock until it is exclusive, or at `until` or later until it would wait.
-    /// Whatever comes of it, also if this is dropped, the lock is held.
+    /// Drives a held update lock until it is exclusive, or, at `until` or later, until it would
+    /// wait. The lock stays held whatever the outcome, also if the future is dropped.
     pub(super) async fn upgrade(
         &mut self,
         core: &Rc<Core<S>>,
@@ -267,14 +268,14 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Whether the run is at a point at which it may stop, at time `until` or later: its caller
-    /// will not wait, or nobody waits and nothing of it is in a queue.
+    /// Whether the run may stop here, at time `until` or later: its user stops waiting; or there is
+    /// no waiting user, and the run has no place in a queue.
     fn may_stop(&self, core: &Core<S>, now: Nanos, until: Nanos) -> bool {
         let gives_up = !self.is_ghost || core.system.can_leave(&self.state);
         !self.is_leaving && now >= until && gives_up
     }
 
-    /// Whether the deadline of the one who waits is over, so that nothing more is posted for it.
+    /// Whether the deadline of the waiting user is over. The acquisition then posts nothing more.
     #[inline]
     fn is_late(&self, core: &Core<S>, until: Nanos) -> bool {
         let has_deadline = until != Nanos(0) && until != Nanos::NEVER;
@@ -300,7 +301,7 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// [`Self::drive`], as long as verbs are answered and waits are pauses. Ready without a turn if
-    /// only that can go on.
+    /// only [`Self::drive`] can go on.
     #[inline(always)]
     pub(super) fn poll(
         &mut self,
@@ -370,11 +371,11 @@ impl<S: LockSystem> Run<S> {
         self.carry_out(core, step, until)
     }
 
-    /// The part of [`Self::drive`] that is seldom needed: goes on until something is to be polled.
+    /// The rare part of [`Self::drive`]: goes on until there is something to poll.
     async fn rarely(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
         let event = match self.doing {
             Doing::InBatch(_) => {
-                // A READ behind the verb: when it is answered, so is the verb.
+                // A READ behind the verb: after its answer, the verb is answered too.
                 let mut batch = core.lane.batch();
                 batch.read(self.at, 8);
                 match batch.post().await {
@@ -390,7 +391,7 @@ impl<S: LockSystem> Run<S> {
                 Err(VerbError::Unreachable) if self.is_abandoned(core) => {
                     return Some(self.abandon(core));
                 }
-                // A holder learns it when it releases the lock.
+                // A holder learns of the expulsion when it releases the lock.
                 Err(VerbError::Revoked) if self.is_upgrading => {
                     return Some(Turn::Stopped(NotHeld::Expelled));
                 }
@@ -459,7 +460,7 @@ impl<S: LockSystem> Run<S> {
         add_verb::<S>(batch, word, verb)
     }
 
-    /// What a verb has found, whose answer is in this buffer.
+    /// Returns the event of a verb whose answer is in this buffer.
     #[inline(always)]
     fn found(&mut self, core: &Core<S>, done: &Completed, buffer: Buffer) -> Event {
         match S::QUEUES || S::WIDE {
@@ -484,7 +485,7 @@ impl<S: LockSystem> Run<S> {
     #[inline(always)]
     fn carry_out(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<Turn> {
         match step {
-            // Whatever may be struck is carried out in one place.
+            // Steps with fault points are carried out in one place.
             Step::Post(_) | Step::Held if may_cut() => self.carry_out_rest(core, step, until),
             Step::Post(verb) if !self.is_told(core) && !self.is_late(core, until) => {
                 self.post(core, verb);
@@ -503,7 +504,8 @@ impl<S: LockSystem> Run<S> {
         if !ends && self.is_abandoned(core) {
             return Some(self.abandon(core));
         }
-        // Told of a reset, it waits no more, and takes nothing back: the reset erases that.
+        // Told of a reset, the use waits no more, and takes nothing back: the reset erases its
+        // additions.
         let step = match step {
             Step::Post(_) | Step::Pause(_) | Step::Tell(_) | Step::Listen | Step::Await(_)
                 if self.is_told(core) =>
@@ -620,7 +622,8 @@ impl<S: LockSystem> Run<S> {
         core.is_interrupted.get() && core.slots.borrow_mut().get(self.slot).is_abandoned
     }
 
-    /// Ends a use of an abandoned lock, of which no verb is under way; a holder stays one.
+    /// Ends a use of an abandoned lock, without a verb under way; a holder that upgrades stays a
+    /// holder.
     fn abandon(&mut self, core: &Core<S>) -> Turn {
         match self.is_upgrading {
             true => Turn::Stopped(NotHeld::Unavailable),
@@ -632,7 +635,7 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Ready once a pause until `due` is over, or there is a reset to know of; with a turn if the
+    /// Ready once a pause until `due` is over, or the use was told of a reset; with a turn if the
     /// acquisition is given up instead.
     fn poll_pause(&mut self, core: &Rc<Core<S>>, due: Nanos, until: Nanos) -> Poll<Option<Turn>> {
         let executor = core.lane.executor();

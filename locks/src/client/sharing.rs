@@ -1,5 +1,5 @@
-//! What locks need that the clients of a node share: signs of resets and losses, and looks at the
-//! words of a lock that belong to no use of it.
+//! Support for locks that the clients of a node share: signs of resets and losses, and looks at the
+//! words of a lock outside of any use.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -39,19 +39,19 @@ impl<S: LockSystem> Client<S> {
         self.core.is_expelled.get()
     }
 
-    /// Has a task woken when this lane is told of a reset, or abandons a memory node.
+    /// Registers a task that is woken when this lane is told of a reset, or abandons a memory node.
     pub fn watch(&self, task: TaskId) {
         self.core.watcher.set(Some(task));
     }
 
-    /// Whether the lock is to be given up soon: it is being reset, or its memory node was
+    /// Whether the lock should be given up soon: it is being reset, or its memory node was
     /// abandoned.
     pub fn is_wanted(&self, at: RemoteAddr) -> bool {
         self.core.is_told(at) || self.core.has_abandoned(at.node())
     }
 
-    /// Returns when nothing that this lane has posted to the lock's memory node so far can land any
-    /// more: a READ behind it was answered, or the connection was made anew.
+    /// Returns when no earlier verb of the lane to the lock's memory node can land any more: a READ
+    /// behind the verbs was answered, or the connection was made anew.
     pub async fn settle(&self, at: RemoteAddr) {
         loop {
             match self.core.read_head(at).await {
@@ -62,12 +62,12 @@ impl<S: LockSystem> Client<S> {
         }
     }
 
-    /// Whether a holder may rely on a lock there, as far as this lane knows.
+    /// Whether a holder may rely on a lock of this memory node, as far as this lane knows.
     pub fn is_in_use(&self, at: RemoteAddr) -> bool {
         !self.core.is_expelled.get() && !self.core.has_abandoned(at.node())
     }
 
-    /// Adds one to a word that is no lock's. `None` if there was no answer.
+    /// Adds one to a word outside of locks. `None` if there was no answer.
     pub async fn add_word(&self, word: RemoteAddr) -> Option<u64> {
         self.core.verb(word, Verb::Add(1)).await.ok().flatten()
     }

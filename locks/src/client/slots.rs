@@ -1,22 +1,22 @@
-//! Requests that a lane has outstanding.
+//! Outstanding requests of a lane.
 
 use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 
 use crate::contract::Waiter;
 
-/// A slot, which gives its request a name and tells it of resets.
+/// A slot: gives its request a name and tells the request of resets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UseSlot {
     /// The lock; `None` if the slot is free.
     pub(super) at: Option<RemoteAddr>,
-    /// Task that waits for something else than a verb, if one does.
+    /// Task that waits for an event other than a verb, if any.
     pub(super) task: Option<TaskId>,
-    /// Whether it holds nothing, and no verb of it is under way: it waits for the end of a reset.
+    /// Whether the use holds nothing and has no verb under way: it waits for the end of a reset.
     pub(super) is_quiet: bool,
-    /// Generation whose reset it was told of, until that is over.
+    /// Generation whose reset the use was told of, until the reset is over.
     pub(super) told: Option<u64>,
-    /// Number of resets that it was told of and that are over.
+    /// Number of ended resets that the use was told of.
     pub(super) resets: u32,
     /// Whether the lane has abandoned the lock's memory node.
     pub(super) is_abandoned: bool,
@@ -33,7 +33,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Takes a slot for a request; `None` if there is none.
+    /// Takes a slot for a request; `None` if no slot is left.
     #[inline]
     pub(super) fn take(&mut self, at: RemoteAddr) -> Option<u16> {
         let taken = UseSlot { at: Some(at), ..FREE };
@@ -71,12 +71,12 @@ impl Slots {
         self.slots.iter_mut().filter(move |slot| slot.at.is_some_and(|at| at.node() == memory))
     }
 
-    /// Whether a use has not ended whose memory node was abandoned: a holder's.
+    /// Whether a use on an abandoned memory node has not ended: a holder's use.
     pub(super) fn has_abandoned(&self) -> bool {
         self.slots.iter().any(|slot| slot.is_abandoned)
     }
 
-    /// Number of slots that are taken.
+    /// Number of taken slots.
     pub(super) fn count(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -6,29 +6,29 @@ use crate::contract::{Peer, Said, Waiter};
 
 /// Bytes of a message.
 const BYTES: usize = 16;
-/// Bytes of a notice. The number differs from `BYTES`, which tells them apart.
+/// Bytes of a notice. The number differs from `BYTES`, which tells messages and notices apart.
 const LETTER_BYTES: usize = ADDRESS_BYTES + 2 * PEER_BYTES + 8 + 4 + 1;
 const ADDRESS_BYTES: usize = 11;
 const PEER_BYTES: usize = 12;
 
-/// Message about a lock that is reset, or is to be.
+/// Message about a lock that is being reset, or has to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Message {
     /// Request to be done with the lock, because it is being reset.
     Finish,
-    /// Notice that somebody waits for the lock who may wait for a node that was lost.
+    /// Notice that a waiter for the lock may wait for a lost node.
     Stalled,
     /// Notice that an atomic on the lock had no answer.
     Doubted,
-    /// Request to free the lock, in this era instead of a life: nothing was released for long.
+    /// Request to free the lock, with an era instead of a life: nothing was released for long.
     Suspected,
     /// Notice that the lock has no room for what a use has added, in a generation.
     Full,
 }
 
-/// A message about `at` with a number. Of `Finish`, it is the incarnation of the node that is
-/// asked: a later life does not answer for it, because verbs of the earlier one may be under way.
-/// Of `Full`, it is the low half of the generation.
+/// Encodes a message about `at` with a number. For `Finish`, the number is the incarnation of the
+/// addressed node: a later life does not answer for an earlier one, because verbs of the earlier
+/// life may be under way. For `Full`, the number is the low half of the generation.
 pub(super) fn encode(message: Message, at: RemoteAddr, number: u32) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[..ADDRESS_BYTES].copy_from_slice(&encode_address(at));
@@ -37,7 +37,7 @@ pub(super) fn encode(message: Message, at: RemoteAddr, number: u32) -> [u8; BYTE
     bytes
 }
 
-/// The message; `None` for other bytes.
+/// Decodes a message; `None` for other bytes.
 pub(super) fn decode(bytes: &[u8]) -> Option<(Message, RemoteAddr, u32)> {
     let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
     let (address, rest) = bytes.split_first_chunk::<ADDRESS_BYTES>()?;
@@ -54,12 +54,12 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(Message, RemoteAddr, u32)> {
     Some((message, decode_address(address)?, number))
 }
 
-/// Answer: the generation whose reset may go on.
+/// Encodes an answer: the generation whose reset may go on.
 pub(super) fn encode_answer(generation: u64) -> [u8; 8] {
     generation.to_le_bytes()
 }
 
-/// The generation of an answer; `None` for other bytes.
+/// Decodes the generation of an answer; `None` for other bytes.
 pub(super) fn decode_answer(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
@@ -78,10 +78,10 @@ pub(super) struct Letter {
     pub(super) life: u32,
 }
 
-/// Bit of the last byte that makes a notice its own acknowledgement.
+/// Bit of the last byte that turns a notice into its own acknowledgement.
 const ANSWER: u8 = 0x80;
 
-/// A notice.
+/// Encodes a notice.
 pub(super) fn encode_letter(letter: &Letter) -> [u8; LETTER_BYTES] {
     let mut bytes = [0; LETTER_BYTES];
     bytes[..ADDRESS_BYTES].copy_from_slice(&encode_address(letter.at));
@@ -96,14 +96,14 @@ pub(super) fn encode_letter(letter: &Letter) -> [u8; LETTER_BYTES] {
     bytes
 }
 
-/// The acknowledgement of a notice.
+/// Encodes the acknowledgement of a notice.
 pub(super) fn encode_answer_to(letter: &Letter) -> [u8; LETTER_BYTES] {
     let mut bytes = encode_letter(letter);
     bytes[LETTER_BYTES - 1] |= ANSWER;
     bytes
 }
 
-/// The notice, and whether this is its acknowledgement; `None` for other bytes.
+/// Decodes a notice, with a flag for its acknowledgement; `None` for other bytes.
 pub(super) fn decode_letter(bytes: &[u8]) -> Option<(Letter, bool)> {
     let bytes: &[u8; LETTER_BYTES] = bytes.try_into().ok()?;
     let (address, rest) = bytes.split_first_chunk::<ADDRESS_BYTES>()?;

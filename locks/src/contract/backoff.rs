@@ -1,4 +1,4 @@
-//! Truncated exponential back-off whose bound follows the share of tries that fail.
+//! Truncated exponential back-off whose bound follows the share of failed tries.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use rand::Rng;
 /// Constants of a back-off.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pacing {
-    /// Pause after the first failure; it doubles with each further one, up to the bound.
+    /// Pause after the first failure. The pause doubles with each further failure, up to the bound.
     pub first: Duration,
-    /// Bounds of the bound.
+    /// Smallest value of the bound.
     pub least: Duration,
-    /// See `least`.
+    /// Largest value of the bound.
     pub most: Duration,
-    /// A random time below this is added.
+    /// Upper limit of the random time added to each pause.
     pub jitter: Duration,
-    /// The bound doubles when more than this share of tries failed.
+    /// Share of failed tries above which the bound doubles.
     pub raised_above: f64,
-    /// The bound is halved when less than this share of tries failed.
+    /// Share of failed tries below which the bound is halved.
     pub lowered_below: f64,
 }
 
 impl Pacing {
-    /// Time between two judgements of the bound.
+    /// Time between two adjustments of the bound.
     const PERIOD: Duration = Duration::from_micros(100);
 
     /// No pause at all.
@@ -37,7 +37,7 @@ impl Pacing {
     };
 
     /// The back-off of compare-and-swap locks in ShiftLock §2.3: a unit of 1,862 ns, and up to
-    /// 1,024 of them.
+    /// 1,024 units.
     pub const SMART: Self = Self {
         first: Duration::from_nanos(1862),
         least: Duration::from_nanos(1862),
@@ -58,7 +58,7 @@ impl Pacing {
     };
 }
 
-/// State of a back-off that all requests of one lane share.
+/// State of a back-off, shared by all requests of one lane.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     pacing: Pacing,
@@ -69,12 +69,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// A back-off whose bound is the least one.
+    /// Creates a back-off with the smallest bound.
     pub const fn new(pacing: Pacing) -> Self {
         Self { pacing, bound: pacing.least, tries: 0, failures: 0, judged: Nanos(0) }
     }
 
-    /// Whether it never pauses.
+    /// Whether the back-off never pauses.
     pub const fn is_none(&self) -> bool {
         self.pacing.most.is_zero()
     }
@@ -84,13 +84,13 @@ impl Backoff {
         self.bound
     }
 
-    /// Counts a try that succeeded.
+    /// Counts a successful try.
     pub const fn succeeded(&mut self) {
         self.tries = self.tries.saturating_add(1);
     }
 
-    /// Counts a try that failed, the `failures`-th of its request, and returns the time until the
-    /// next one.
+    /// Counts a failed try, the `failures`-th of its request, and returns the time until the next
+    /// try.
     pub fn failed(&mut self, failures: u32, now: Nanos, rng: &mut SmallRng) -> Duration {
         self.tries = self.tries.saturating_add(1);
         self.failures = self.failures.saturating_add(1);

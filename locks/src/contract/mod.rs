@@ -1,4 +1,4 @@
-//! What a lock system is, and what its users and its cluster are: plain values and traits.
+//! Plain values and traits that define a lock system, its users and its cluster.
 
 mod backoff;
 mod keeping;

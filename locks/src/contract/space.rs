@@ -2,8 +2,8 @@
 
 use lotus_fabric::ids::RemoteAddr;
 
-/// An array of lock objects on one memory node. Two names that share an object are one lock, which
-/// one attempt takes once, in the stronger mode.
+/// An array of lock objects on one memory node. Two names that share an object are one lock; an
+/// attempt takes the lock once, in the stronger mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockSpace {
     base: RemoteAddr,
@@ -11,14 +11,14 @@ pub struct LockSpace {
     count: u64,
 }
 
-/// A space that cannot be.
+/// Error: an impossible space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceError {
-    /// There has to be a lock.
+    /// The space has no lock.
     #[error("a space holds at least one lock")]
     Empty,
-    /// The objects would not be apart, or not on words.
+    /// The objects would overlap, or not be aligned to words.
     #[error(
         "objects of {object} bytes do not fit a stride of {stride}: a multiple of 8, and not less"
     )]
@@ -39,7 +39,7 @@ pub enum SpaceError {
 }
 
 impl LockSpace {
-    /// `count` objects of `object` bytes, `stride` bytes apart, from `base` on.
+    /// Creates a space of `count` objects of `object` bytes, `stride` bytes apart, from `base` on.
     ///
     /// # Errors
     /// [`SpaceError`].
@@ -62,20 +62,20 @@ impl LockSpace {
         self.count
     }
 
-    /// Bytes from the first object to the end of the last one.
+    /// Bytes from the first object to the end of the last object.
     pub const fn bytes(&self) -> u64 {
         self.count * self.stride
     }
 
-    /// The object of a name with this hash.
+    /// Returns the object of a name with this hash.
     pub fn of_hash(&self, hash: u64) -> RemoteAddr {
         self.object(hash % self.count)
     }
 
-    /// The object numbered `index`.
+    /// Returns the object numbered `index`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is not below the number of objects.
     pub fn object(&self, index: u64) -> RemoteAddr {
         assert!(index < self.count, "there are {} locks", self.count);
         self.base.plus(index * self.stride)

@@ -1,6 +1,6 @@
 //! The number by which a word names a request.
 
-/// Name of one outstanding request in a lock's word: node, lane and slot of the one who asks, in
+/// Name of one outstanding request in the word of a lock: the requester's node, lane and slot, in
 /// 24 bits that are never all zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Waiter(u32);
@@ -15,7 +15,7 @@ impl Waiter {
     /// Number of requests that a lane may have outstanding.
     pub const SLOTS: u16 = 1 << SLOT_BITS;
 
-    /// The request in `slot` of a lane.
+    /// Names the request in `slot` of a lane.
     ///
     /// # Panics
     /// If a number is above its maximum.
@@ -26,7 +26,7 @@ impl Waiter {
         Self(number + 1)
     }
 
-    /// The waiter of a number that was read; `None` for zero, which names nobody.
+    /// Returns the waiter with a number read from a word; `None` for zero, which is not a name.
     pub const fn of(raw: u32) -> Option<Self> {
         if raw == 0 || raw >= 1 << Self::BITS { None } else { Some(Self(raw)) }
     }
@@ -41,12 +41,12 @@ impl Waiter {
         ((self.0 - 1) >> (LANE_BITS + SLOT_BITS)) as u8
     }
 
-    /// The lane on that node.
+    /// The lane on the node.
     pub const fn lane(self) -> u16 {
         ((self.0 - 1) >> SLOT_BITS) as u16 & (Self::LANES - 1)
     }
 
-    /// The slot of that lane.
+    /// The slot of the lane.
     pub const fn slot(self) -> u16 {
         (self.0 - 1) as u16 & (Self::SLOTS - 1)
     }

@@ -1,30 +1,30 @@
-//! Attempts that locks would keep apart, known without a verb.
+//! Attempts that locks would keep apart, tracked without verbs.
 //!
-//! The idealized lock lets attempts on the same rows go on beside one another. If all of them wrote
-//! those rows, some could be read by no attempt any more: two records would follow one version, or
-//! one slot would be in two lists of free ones. So all compute nodes of the process share a table
-//! of the names in use and their modes. It says which attempts locks would have let pass, and all
-//! others only pretend to commit. Nothing of this is part of the lock's traffic.
+//! The idealized lock lets attempts on the same rows go on concurrently. If every attempt wrote the
+//! rows, some rows would become unreadable: two records would follow a version, or a slot would be
+//! in two free lists. The compute nodes of the process therefore share a table of the names in use
+//! and their modes. The table decides which attempts real locks would have let pass; the remaining
+//! attempts only pretend to commit. The table is no part of the lock's traffic.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lotus_locktable::{LockMode, LockName, LockRequest};
 
-/// Number of parts, each with a mutex of its own.
+/// Number of parts with separate mutexes.
 const PARTS: usize = 256;
 
-/// Attempts that use a name and are kept apart from others.
+/// Users of a name, kept apart from conflicting attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Users {
-    /// So many, at least one, that read.
+    /// Readers, at least 1.
     Readers(u32),
-    /// One that writes.
+    /// A single writer.
     Writer,
 }
 
-/// Users of a name after one more, which has it in mode `own` already; `None` if the others are in
-/// its way.
+/// Users of a name after an attempt joins that has the name in mode `own` already; `None` on a
+/// conflict.
 fn joined(users: Option<Users>, own: Option<LockMode>, mode: LockMode) -> Option<Users> {
     match (users, own, mode) {
         (None, _, LockMode::Read) => Some(Users::Readers(1)),
@@ -36,7 +36,7 @@ fn joined(users: Option<Users>, own: Option<LockMode>, mode: LockMode) -> Option
     }
 }
 
-/// Users of a name after one of them has left.
+/// Users of a name after a user leaves.
 fn left(users: Option<Users>) -> Option<Users> {
     match users {
         Some(Users::Readers(count)) if count > 1 => Some(Users::Readers(count - 1)),
@@ -44,7 +44,7 @@ fn left(users: Option<Users>) -> Option<Users> {
     }
 }
 
-/// Users of all names that are in use. See the module's documentation.
+/// Users of the names in use. See the module's documentation.
 pub struct Exclusion {
     parts: Box<[Mutex<BTreeMap<LockName, Users>>]>,
 }
@@ -62,7 +62,7 @@ impl Exclusion {
     }
 
     /// Adds an attempt to the users of a name, which it has in mode `own` already. Returns whether
-    /// none is in its way; otherwise nothing changes.
+    /// no user conflicts; after a conflict, the users stay unchanged.
     pub(super) fn join(&self, request: &LockRequest, own: Option<LockMode>) -> bool {
         let LockRequest { name, mode } = *request;
         let mut part = self.part(&name);
@@ -71,7 +71,7 @@ impl Exclusion {
         users.is_some()
     }
 
-    /// Takes an attempt out of the users of a name.
+    /// Removes an attempt from the users of a name.
     pub(super) fn leave(&self, name: &LockName) {
         let mut part = self.part(name);
         debug_assert!(part.contains_key(name), "an attempt leaves a name once");

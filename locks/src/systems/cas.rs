@@ -32,21 +32,21 @@ pub struct CasUse {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
-    /// A swap from this word is to be posted, or is under way.
+    /// A swap from this word has to be posted, or is under way.
     Asking(u64),
     Pausing,
-    /// The word is read, to learn what became of a swap.
+    /// The word is read, to learn the outcome of a swap.
     Learning,
     Held,
     Leaving,
 }
 
-/// The word of a lock that `request` holds.
+/// Returns the word of a lock that `request` holds.
 fn tag(request: &Request) -> u64 {
     u64::from(request.life.incarnation()) << Waiter::BITS | u64::from(request.who.raw())
 }
 
-/// The node that a word names; `None` if it names none.
+/// Returns the node that a word names; `None` if the word names no node.
 fn holder(word: u64) -> Option<Claimant> {
     let who = Waiter::of(word as u32 & ((1 << Waiter::BITS) - 1))?;
     let incarnation = (word >> Waiter::BITS) as u32 & Claimant::MAX_INCARNATION;

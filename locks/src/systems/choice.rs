@@ -20,12 +20,12 @@ pub enum ServiceLocks {
     },
 }
 
-/// Generic code that is called with a lock system chosen at run time.
+/// Operation on a lock system of any type.
 pub trait Visitor {
     /// Result.
     type Output;
 
-    /// Runs with the chosen type of system; `make` makes one system for each lane.
+    /// Performs the operation with the systems that `make` creates, a system for each lane.
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output;
 }
 
@@ -42,7 +42,7 @@ impl Visitor for ObjectBytes {
 }
 
 impl ServiceLocks {
-    /// Runs a visitor with the chosen system.
+    /// Performs an operation with the chosen system.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
         let recovery = Recovery::Fenced;
         match self {

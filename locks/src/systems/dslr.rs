@@ -1,21 +1,22 @@
 //! `dslr` and `dslr+`: tickets in four counters of one word, by fetch-and-add (DSLR §4).
 //!
-//! The word is of [`TicketFields`]. Locks are granted in the order of the tickets, readers
-//! together. A waiter reads the word from time to time; the systems differ in how often.
+//! The layout of the word is [`TicketFields`]. Locks are granted in the order of the tickets, to
+//! readers together. A waiter reads the word from time to time; `dslr` and `dslr+` differ in how
+//! often.
 //!
-//! # Counters that are used up
-//! The one whose ticket reaches the limit sets the counters back when it releases. Whoever comes
-//! meanwhile takes its ticket back and comes again later (DSLR §4.9).
+//! # Used-up counters
+//! The holder whose ticket reaches the limit sets the counters back when it releases. A request in
+//! the meantime takes its ticket back and tries again later (DSLR §4.9).
 //!
 //! # As published, and fenced
 //! As published, a waiter that sees no counter move for two lease terms sets the counters past
-//! itself (DSLR §4.7): it takes the lock from a holder that may only be slow. That holder compares
-//! its ticket when it releases, which is too late for what it has written. Fenced, a lock has no
-//! lease, and a lost holder's tickets go with a reset (`crate::reset`).
+//! itself (DSLR §4.7): the waiter takes the lock from a holder that may only be slow. The slow
+//! holder compares its ticket on release, too late for the data already written. Fenced, a lock has
+//! no lease, and a lost holder's tickets go with a reset (`crate::reset`).
 //!
 //! Where the paper is silent or wrong: a reader's ticket is skipped only by writers (Algorithm 2,
-//! line 3, fails it as soon as a reader behind it has left). A reader that skips adds itself to the
-//! readers that have left, where the paper sets their number. A ticket is taken back by
+//! line 3, fails the ticket as soon as a reader behind it has left). A skipping reader increments
+//! the number of departed readers; the paper sets this number. A ticket is taken back by
 //! compare-and-swap as published, because a subtraction might land on a word that was set back and
 //! borrow through all counters. The lease of `k` tickets is `k` terms.
 
@@ -38,19 +39,19 @@ pub struct Dslr {
     pub polling: Polling,
     /// One term of a lease, as published: 10 ms in DSLR §6.1.
     pub term: Duration,
-    /// Unit and bound of the time until a ticket that was taken back is asked for again (DSLR
-    /// §4.9, appendix A.6).
+    /// Unit and bound of the time until the request for a ticket is repeated after the ticket was
+    /// taken back (DSLR §4.9, appendix A.6).
     pub again: (Duration, Duration),
 }
 
-/// Times that DSLR's authors chose for their testbed, and vary in appendix A.
+/// Times chosen by DSLR's authors for their testbed, and varied in appendix A.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DslrTimes {
     /// Time between two looks for each ticket ahead: ω in DSLR §4.6. Not used by DSLR+.
     pub poll: Duration,
     /// One term of a lease.
     pub term: Duration,
-    /// Bound of the time until a ticket that was taken back is asked for again: L in appendix A.3.
+    /// Bound of the time until the request for a ticket is repeated: L in appendix A.3.
     pub again_most: Duration,
 }
 
@@ -66,26 +67,26 @@ impl DslrTimes {
 /// Time between two looks of a waiter.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Polling {
-    /// This time for each ticket ahead: DSLR §4.6.
+    /// A fixed time per ticket ahead: DSLR §4.6.
     Proportional(Duration),
     /// Truncated exponential back-off: DSLR+, in DecLock §2.3.
     Backoff(Pacing),
 }
 
 impl Dslr {
-    /// DSLR, with R = 10 µs (appendix A.3).
+    /// Creates DSLR, with R = 10 µs (appendix A.3).
     pub const fn new(recovery: Recovery, times: DslrTimes) -> Self {
         let DslrTimes { poll, term, again_most } = times;
         let again = (Duration::from_micros(10), again_most);
         Self { recovery, polling: Polling::Proportional(poll), term, again }
     }
 
-    /// DSLR with the times of its paper.
+    /// Creates DSLR with the times of its paper.
     pub const fn published(recovery: Recovery) -> Self {
         Self::new(recovery, DslrTimes::PUBLISHED)
     }
 
-    /// DSLR+.
+    /// Creates DSLR+.
     pub const fn plus(recovery: Recovery, times: DslrTimes) -> Self {
         let polling = Polling::Backoff(Pacing::DSLR_PLUS);
         Self { polling, ..Self::new(recovery, times) }
@@ -98,7 +99,7 @@ impl Dslr {
         }
     }
 
-    /// Largest number of tickets that all requests for one lock may have outstanding together.
+    /// Largest number of outstanding tickets of all requests for one lock.
     pub const fn capacity(&self) -> u32 {
         self.fields().limit()
     }
@@ -110,13 +111,14 @@ pub struct DslrUse {
     mode: Mode,
     count: u16,
     at: At,
-    /// The word before the request: its ticket.
+    /// The word before the request: the ticket.
     ticket: u64,
-    /// Whether the counters are to be set back when it releases.
+    /// Whether the release has to set the counters back.
     drains: bool,
     /// Number of looks in vain, or of tickets taken back.
     failures: u32,
-    /// Counters of served tickets, as last seen, and the time since when they are so; for leases.
+    /// Counters of served tickets, as last seen, and the time since which they have not changed;
+    /// for leases.
     seen: Option<(u32, u32)>,
     since: Nanos,
     /// End of the lease.
@@ -125,16 +127,16 @@ pub struct DslrUse {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
-    /// A ticket is to be asked for, or is being asked for.
+    /// A ticket has to be requested, or is being requested.
     Asking,
     /// The ticket is being taken back; the word that a swap expects, as published.
     TakingBack(Option<u64>),
     /// The counters are used up, and the ticket was taken back.
     Away,
     Waiting,
-    /// The counters of this word are being set past it.
+    /// The counters of this word are being set past the waiter.
     Skipping(u64),
-    /// The counters of this word, which are used up, are being set to zero; whether it then fails.
+    /// The used-up counters of this word are being set to zero; whether the use then fails.
     Clearing(u64, bool),
     Held,
     Leaving,
@@ -152,7 +154,7 @@ impl Dslr {
         Step::Post(Verb::Add(self.fields().asking(of.mode, of.count)))
     }
 
-    /// What a request for a ticket has found.
+    /// Handles the answer of a request for a ticket.
     #[inline(always)]
     fn asked(&self, of: &mut DslrUse, found: u64, view: &mut View<'_>) -> Step {
         let fields = self.fields();
@@ -182,7 +184,7 @@ impl Dslr {
         }
     }
 
-    /// What a verb that takes a ticket back has found.
+    /// Handles the answer of a verb that takes a ticket back.
     fn taken_back(
         &self,
         of: &mut DslrUse,
@@ -190,11 +192,11 @@ impl Dslr {
         found: u64,
         view: &mut View<'_>,
     ) -> Step {
-        // A subtraction has succeeded; so has a swap that found what it expected.
+        // A subtraction has succeeded; likewise a swap that found the expected word.
         let Some(expected) = expected else { return self.go_away(of, view) };
         let fields = self.fields();
         if found != expected {
-            // Set back meanwhile, the counters do not contain the ticket any more.
+            // Counters that were set back meanwhile do not contain the ticket any more.
             let is_gone = !fields.is_full(found);
             return if is_gone { self.go_away(of, view) } else { self.take_back(of, found) };
         }
@@ -205,7 +207,7 @@ impl Dslr {
         self.go_away(of, view)
     }
 
-    /// Comes again later: after a random time, up to a bound that doubles (DSLR appendix A.6).
+    /// Tries again later: after a random time, up to a bound that doubles (DSLR appendix A.6).
     fn go_away(&self, of: &mut DslrUse, view: &mut View<'_>) -> Step {
         of.at = At::Away;
         of.failures += 1;
@@ -214,7 +216,7 @@ impl Dslr {
         Step::Pause(rand::Rng::random_range(view.rng, Duration::ZERO..=bound))
     }
 
-    /// What a waiter sees.
+    /// Handles a look of a waiter at the word.
     #[inline(always)]
     fn look(&self, of: &mut DslrUse, found: u64, view: &mut View<'_>) -> Step {
         let (fields, now) = (self.fields(), self.fields().of(found));
@@ -251,20 +253,20 @@ impl Dslr {
         })
     }
 
-    /// `found` with the counters set past a waiter.
+    /// Returns `found` with the counters set past a waiter.
     fn past(&self, of: &DslrUse, found: u64) -> u64 {
         let fields = self.fields();
         let skipped = fields.of(found).skipped(fields.of(of.ticket), of.mode, of.count);
         fields.with(skipped, found)
     }
 
-    /// Sets counters that are used up to zero.
+    /// Sets used-up counters to zero.
     fn clear(&self, of: &mut DslrUse, word: u64, then_fails: bool) -> Step {
         of.at = At::Clearing(word, then_fails);
         Step::Post(Verb::Swap { expected: word, new: 0 })
     }
 
-    /// A verb as published, which a fenced lock does not use, has found this.
+    /// Handles the answer of a verb that only locks as published use.
     fn forced(&self, of: &mut DslrUse, found: u64, view: &mut View<'_>) -> Step {
         match of.at {
             At::Skipping(expected) if found == expected => {
@@ -280,7 +282,7 @@ impl Dslr {
             }
             At::Clearing(_, false) => self.go_away(of, view),
             At::Clearing(expected, true) => {
-                // Those who come meanwhile take back what they have added.
+                // Requests in the meantime take back their additions.
                 let full = self.fields().is_full(found);
                 match found != expected && full {
                     true => self.clear(of, found, true),
@@ -293,7 +295,7 @@ impl Dslr {
         }
     }
 
-    /// Notes counters of served tickets, and since when they are so.
+    /// Notes the counters of served tickets, and since when they have not changed.
     fn see(&self, of: &mut DslrUse, tickets: Tickets, view: &View<'_>) {
         let seen = Some((tickets.n_x, tickets.n_s));
         if self.recovery == Recovery::Paper && seen != of.seen {
@@ -301,7 +303,8 @@ impl Dslr {
         }
     }
 
-    /// Time without a change after which those ahead count as lost: twice their leases.
+    /// Time without a change after which the tickets ahead count as lost: twice the leases of these
+    /// tickets.
     fn patience(&self, ahead: u32) -> Duration {
         self.term * (2 * ahead.max(1))
     }
@@ -324,7 +327,7 @@ impl Dslr {
         Step::Post(Verb::Add(self.fields().leaving(of.mode, of.count)))
     }
 
-    /// What a release has found.
+    /// Handles the answer of a release.
     #[inline(always)]
     fn left(&self, of: &mut DslrUse, found: u64) -> Step {
         let fields = self.fields();
@@ -345,7 +348,7 @@ impl Dslr {
         Step::Post(Verb::Swap { expected: word, new })
     }
 
-    /// Sets the counters back as soon as all tickets up to its own are served.
+    /// Sets the counters back as soon as all tickets up to the use's own are served.
     fn drain(&self, of: &mut DslrUse) -> Step {
         let fields = self.fields();
         let served = fields.of(of.ticket).after(of.mode, of.count);

@@ -1,57 +1,59 @@
 //! `shiftlock`: a queue of writers that hand the lock on, beside a count of readers (ShiftLock §3).
-//! The lock is a [`ShiftWord`], half as long as the published one; or, in [`ShiftLockWide`], a
-//! [`WideShiftWord`], which is that one.
+//! The lock is a [`ShiftWord`], half as long as the published word; or, in [`ShiftLockWide`], a
+//! [`WideShiftWord`], which is the published word.
 //!
 //! *Readers* count themselves. Without a writer they have the lock; otherwise they read the word
-//! from time to time until its epoch is another. To release it, they count themselves out, and
-//! raise the count of releases.
+//! from time to time until its epoch has changed. To release the lock, they count themselves out,
+//! and raise the count of releases.
 //!
-//! *Writers* make themselves the tail, as in `mcs`. The one that finds neither tail nor readers has
-//! the lock; the one that finds readers reads the word until as many have released it. One that
-//! finds a tail tells it its name, and waits to be told that the lock is handed over, or that it
-//! was given to the readers, and which count of releases says that they have left.
+//! *Writers* make themselves the tail, as in `mcs`. A writer that finds neither tail nor readers
+//! has the lock; a writer that finds readers reads the word until as many readers have released the
+//! lock. A writer that finds a tail sends its name to the tail, and waits for one of two notices.
+//! Either the lock is handed over, or the readers got the lock: the notice then has the count of
+//! releases at which the readers will have left.
 //!
-//! *Release of a writer.* The last one in the queue takes its name out of the word, changes the
-//! epoch and raises the count, at once. Another raises the count, and when it has the answer it
-//! hands the lock to its successor; after [`ShiftLock::THRESHOLD`] writers in a row the atomic also
-//! changes the epoch, and its answer says how many readers have the lock then. So a reader waits
-//! for as many writers at most, and a writer for one phase of readers (ShiftLock §3.5).
+//! *Release of a writer.* The last writer in the queue takes its name out of the word, changes the
+//! epoch and raises the count, at once. Any other writer raises the count, and hands the lock to
+//! its successor after the answer. After [`ShiftLock::THRESHOLD`] consecutive writers the atomic
+//! also changes the epoch, and its answer says how many readers have the lock then. So a reader
+//! waits for as many writers at most, and a writer for one phase of readers (ShiftLock §3.5).
 //!
 //! # Counts precede hand-overs
-//! The last writer in the queue *sets* the count of releases, to one more than the count that it
-//! was told. If a hand-over came before the atomic that counts it, that one might land afterwards:
-//! the count would be too large by one, and a writer that waits for readers would take the lock
-//! while one of them has it. As published, nothing says that the answer is awaited.
+//! The last writer in the queue *sets* the count of releases, to one more than the count of its
+//! hand-over. If a hand-over preceded the atomic that counts the release, the atomic might land
+//! after the count was set: the count would be too large by one, and a writer that waits for
+//! readers would take the lock while a reader still has it. The paper does not say that the answer
+//! is awaited.
 //!
 //! # Readers that give up
-//! A reader takes back its count only as long as the epoch is the one that it has found, by a swap
-//! of the whole word. In another epoch it has been admitted, and releases the lock. If it took back
-//! its count first, and looked then, a late release might let a writer in beside a reader.
+//! A reader takes back its count only in the epoch that it has found, by a swap of the whole word.
+//! In another epoch the reader has been admitted, and releases the lock. If the reader took back
+//! its count before looking, a late release might let a writer in beside a reader.
 //!
 //! # Names that are used again
-//! The hand-over names the number of the enqueue that it is for, which the successor has told. The
-//! successor itself knows nothing but the name in the word. It says the count of releases that it
-//! has found, which is no smaller than what the one before it has found ([`ShiftLock::LATER`]);
-//! that of a notice to an earlier use of the name is smaller, because that use has raised the count
-//! when it ended. The two are told from each other unless a notice is under way for 2²⁵ releases of
-//! the lock: a quarter of a minute at what a network card can do with one word.
+//! The hand-over names the number of the successor's enqueue, which the successor has sent. The
+//! successor knows only the name in the word. The successor therefore sends the count of releases
+//! that it has found, which is at least the count found by its predecessor ([`ShiftLock::LATER`]).
+//! A notice to an earlier use of the name has a smaller count, because the earlier use raised the
+//! count when it ended. The two notices are told apart unless a notice is under way for 2²⁵
+//! releases of the lock: a quarter of a minute at the maximal rate of a network card on one word.
 //!
 //! # As published, and fenced
 //! As published, a hand-over is sent with the atomic that counts it, notices are sent once, and a
 //! notice is for the present use of the name. Waiters look at the lock every 5 ms; after 30 ms
-//! without a release they have its keeper free it, whether its holder is lost or not (ShiftLock
-//! §3.6, [`Keeping`]). That adds half of the range to the count, by which other waiters see that
-//! they have to begin anew. A holder that only was slow releases what it does not hold any more:
-//! the readers are then one less than none, which their field shows as 4,095. Fenced, notices are
-//! repeated until they are acknowledged (`client`), and a lock that has lost a node is reset
+//! without a release they have its keeper free the lock, whether its holder is lost or not
+//! (ShiftLock §3.6, [`Keeping`]). The keeper adds half of the range to the count: waiters see the
+//! leap and begin anew. A slow holder then releases a lock that it no longer holds: the number of
+//! readers becomes one less than zero, shown in the field as 4,095. Fenced, notices are repeated
+//! until they are acknowledged (`client`), and a lock that has lost a node is reset
 //! (`crate::reset`).
 //!
-//! Without masked atomics, a writer swaps the whole word, and tries again as long as others come
-//! between; the last writer in the queue does so for as long as readers come.
+//! Without masked atomics, a writer swaps the whole word, and tries again while other requests come
+//! between; the last writer in the queue does this for as long as readers come.
 //!
 //! # Of 16 bytes
-//! Each of these verbs is one masked atomic on both words, and there is no doing without. The lock
-//! has no room for the mark of a reset, so it is had as published only.
+//! Each of these verbs is a masked atomic on both words, without a fallback. The lock has no room
+//! for the mark of a reset, so the wide system is offered as published only.
 
 mod layout;
 
@@ -74,7 +76,7 @@ const LOOK: Duration = Duration::from_nanos(1862);
 /// Longest time for which a holder has the lock, as published (ShiftLock §3.6).
 const LEASE: Duration = Duration::from_millis(10);
 
-/// Most writers that hold a lock one after another: hand-overs have twelve bits for their number.
+/// Largest number of consecutive writers: hand-overs have twelve bits for the number.
 const MAX_THRESHOLD: u16 = 4095;
 
 /// The system in words of eight bytes. See the module's documentation.
@@ -87,7 +89,7 @@ pub type ShiftLockWide = Shifts<WideShiftWord>;
 #[derive(Clone, Copy, Debug)]
 pub struct Shifts<W> {
     recovery: Recovery,
-    /// Number of writers that hold the lock one after another before the readers have it.
+    /// Number of consecutive writers before the readers have the lock.
     threshold: u16,
     /// Whether the fabric has masked atomics.
     has_masks: bool,
@@ -100,12 +102,12 @@ pub struct ShiftUse<W = ShiftWord> {
     me: Peer,
     is_reader: bool,
     at: At<W>,
-    /// The word that it has found when it counted itself, or made itself the tail.
+    /// The word found when the use counted itself, or made itself the tail.
     entry: W,
-    /// A writer's: count of releases and epoch while it holds the lock. Before that, they are those
-    /// that it has found or was told of; afterwards, those that it tells.
+    /// For a writer: count of releases and epoch while it holds the lock. Before, the found or
+    /// received values; afterwards, the values to send.
     now: W,
-    /// Number of writers that have held the lock since the readers, before it.
+    /// Number of consecutive writers before this writer, since readers had the lock.
     writers: u16,
     successor: Option<Peer>,
 }
@@ -114,7 +116,7 @@ pub struct ShiftUse<W = ShiftWord> {
 enum At<W> {
     /// A reader counts itself, or is about to.
     Joining,
-    /// A reader waits for the next epoch; the word that it has found last.
+    /// A reader waits for the next epoch; the word found last.
     Waiting(W),
     /// A reader takes back its count from this word.
     Withdrawing(W),
@@ -122,43 +124,42 @@ enum At<W> {
     Leaving,
     /// A writer makes itself the tail, or is about to; the word that a swap expects, without masks.
     Asking(Option<W>),
-    /// It has told the one before it, or is about to, and waits to be told.
+    /// The writer has sent its name to its predecessor, or is about to, and waits for a notice.
     Behind,
-    /// It waits for the readers: for a count of releases that it knows.
+    /// The writer waits for the readers: for a known count of releases.
     Draining,
     Held,
-    /// It takes its name out of the word; the word that a swap expects, without masks.
+    /// The writer takes its name out of the word; the word that a swap expects, without masks.
     Closing(Option<W>),
-    /// Another has come after it; it is not known yet which one.
+    /// The writer has a successor, not known yet.
     Followed,
-    /// It counts its release; whether it gives the lock to the readers.
+    /// The writer counts its release; whether it gives the lock to the readers.
     Counting(bool),
-    /// It hands the lock on; whether it counts its release only then.
+    /// The writer hands the lock on; whether the release is counted only afterwards.
     Telling(bool),
 }
 
 impl ShiftLock {
-    /// Number of writers that hold the lock one after another before the readers have it
-    /// (ShiftLock §3.5.2).
+    /// Number of consecutive writers before the readers have the lock (ShiftLock §3.5.2).
     pub const THRESHOLD: u16 = 16;
 
-    /// Largest number of requests for one lock that may be outstanding together: as many readers
-    /// have room in the word.
+    /// Largest number of outstanding requests for one lock: as many readers have room in the word.
     pub const CAPACITY: u32 = ShiftWord::MAX_READERS;
 
-    /// The system, with this treatment of lost holders. The readers have the lock after `threshold`
-    /// writers in a row: after one if that is zero, and after 4,095 at the latest.
+    /// Creates the system, with this treatment of lost holders. The readers have the lock after
+    /// `threshold` consecutive writers: after one if `threshold` is zero, and after 4,095 at the
+    /// latest.
     pub const fn new(recovery: Recovery, threshold: u16) -> Self {
         Self::of(recovery, threshold)
     }
 }
 
 impl ShiftLockWide {
-    /// Largest number of requests for one lock that may be outstanding together: as many readers
-    /// have room in the lock.
+    /// Largest number of outstanding requests for one lock: as many readers have room in the lock.
     pub const CAPACITY: u32 = WideShiftWord::MAX_READERS;
 
-    /// The system, as published (ShiftLock §3.7). The threshold is that of [`ShiftLock::new`].
+    /// Creates the system, as published (ShiftLock §3.7). The threshold is as for
+    /// [`ShiftLock::new`].
     pub const fn published(threshold: u16) -> Self {
         Self::of(Recovery::Paper, threshold)
     }
@@ -172,7 +173,7 @@ impl<W> Shifts<W> {
 }
 
 impl<W: Layout> Shifts<W> {
-    /// What a use does to the lock where it is.
+    /// Returns the deed of a use in its present state.
     #[inline(always)]
     fn deed(of: &ShiftUse<W>) -> Deed<W> {
         match of.at {
@@ -191,7 +192,7 @@ impl<W: Layout> Shifts<W> {
         }
     }
 
-    /// Posts the verb of a use that has come so far.
+    /// Posts the verb of a use in its present state.
     #[inline(always)]
     fn post(&self, of: &ShiftUse<W>) -> Step {
         Step::Post(W::verb(Self::deed(of), self.has_masks))
@@ -207,14 +208,14 @@ impl<W: Layout> Shifts<W> {
         self.post(of)
     }
 
-    /// What a reader has found that counts itself.
+    /// Handles the answer of the verb by which a reader counts itself.
     #[inline]
     fn joined(&self, of: &mut ShiftUse<W>, found: W) -> Step {
         if found.is_resetting() {
             return Step::Barred;
         }
         let readers = found.readers();
-        // As published, it may be one less than none.
+        // As published, the number may be one less than zero.
         let has_room = readers < W::MAX_READERS || self.recovery == Recovery::Paper;
         assert!(has_room, "{readers} readers: there is no room for another");
         of.entry = found;
@@ -231,9 +232,9 @@ impl<W: Layout> Shifts<W> {
         self.recovery == Recovery::Paper && found.has_leapt(of.entry)
     }
 
-    /// What a reader sees that waits.
+    /// Handles a look of a waiting reader at the word.
     fn looked(&self, of: &mut ShiftUse<W>, found: W) -> Step {
-        // Before the epoch, which says nothing then.
+        // Checked first: the epoch has no meaning in these cases.
         if found.is_resetting() || self.has_leapt(of, found) {
             return Step::Barred;
         }
@@ -245,7 +246,7 @@ impl<W: Layout> Shifts<W> {
         Step::Pause(LOOK)
     }
 
-    /// A reader gives up, and has seen this word last.
+    /// Gives up a waiting reader, which has seen this word last.
     fn withdraw(&self, of: &mut ShiftUse<W>, seen: W) -> Step {
         if seen.is_odd() != of.entry.is_odd() {
             return self.leave_readers(of);
@@ -260,7 +261,7 @@ impl<W: Layout> Shifts<W> {
         self.post(of)
     }
 
-    /// What it has found that makes a writer the tail.
+    /// Handles the answer of a verb that makes a writer the tail.
     #[inline]
     fn asked(&self, of: &mut ShiftUse<W>, expected: Option<W>, found: W) -> Step {
         if found.is_resetting() {
@@ -270,7 +271,7 @@ impl<W: Layout> Shifts<W> {
             if found.is_free() {
                 return self.ask(of, found);
             }
-            // Not in the queue yet, it may still go.
+            // Not in the queue yet, the writer may still leave.
             of.at = At::Asking(Some(found));
             return Step::Pause(Duration::ZERO);
         }
@@ -288,7 +289,7 @@ impl<W: Layout> Shifts<W> {
         Step::Pause(LOOK)
     }
 
-    /// What a writer sees that waits for readers.
+    /// Handles a look of a writer that waits for readers.
     fn drained(&self, of: &mut ShiftUse<W>, found: W) -> Step {
         if found.is_resetting() || self.has_leapt(of, found) {
             return Step::Barred;
@@ -319,7 +320,7 @@ impl<W: Layout> Shifts<W> {
         self.post(of)
     }
 
-    /// What it has found that takes its name out.
+    /// Handles the answer of a verb that takes a writer's name out.
     #[inline]
     fn closed(&self, of: &mut ShiftUse<W>, expected: Option<W>, found: W) -> Step {
         let is_tail = found.tail() == of.me.who.raw();
@@ -337,7 +338,7 @@ impl<W: Layout> Shifts<W> {
         Step::Listen
     }
 
-    /// Counts a writer's release, before the lock is its successor's.
+    /// Counts a writer's release, before the successor has the lock.
     fn pass_on(&self, of: &mut ShiftUse<W>, successor: Peer) -> Step {
         let changes = of.writers.saturating_add(1) >= self.threshold;
         let is_early = self.recovery == Recovery::Paper || broken(Rule::CountsPrecedeHandovers);
@@ -350,7 +351,7 @@ impl<W: Layout> Shifts<W> {
         self.post(of)
     }
 
-    /// What it has found that counts a writer's release.
+    /// Handles the answer of a verb that counts a writer's release.
     fn counted(of: &mut ShiftUse<W>, changes: bool, found: W) -> Step {
         if found.is_resetting() {
             return Step::Gone(Ok(()));
@@ -365,7 +366,7 @@ impl<W: Layout> Shifts<W> {
         Step::Tell(Notice::new(said, successor))
     }
 
-    /// What a use does when its verb had no answer.
+    /// Returns the step after a verb without an answer.
     fn lost(&self, of: &ShiftUse<W>) -> Step {
         match (of.at, self.recovery) {
             // A READ changes nothing, so there is nothing to doubt.
@@ -375,7 +376,7 @@ impl<W: Layout> Shifts<W> {
         }
     }
 
-    /// What the verb of a use has found.
+    /// Handles the answer of a use's verb.
     #[inline]
     fn found(&self, of: &mut ShiftUse<W>, found: W) -> Step {
         match of.at {
@@ -479,7 +480,7 @@ impl<W: Layout> LockSystem for Shifts<W> {
         of.me.number = number;
     }
 
-    /// Count of releases, epoch, and number of writers in a row.
+    /// Payload of a notice: count of releases, epoch, and number of consecutive writers.
     fn says(&self, of: &ShiftUse<W>) -> u64 {
         of.now.says(of.writers)
     }
@@ -490,7 +491,8 @@ impl<W: Layout> LockSystem for Shifts<W> {
                 let is_known = self.recovery == Recovery::Paper || of.entry.is_said_since(says);
                 is_known && !of.is_reader
             }
-            // As published, it may be meant for a former use of the name, whatever this one does.
+            // As published, the notice may be meant for a former use of the name, whatever this use
+            // does.
             Said::Handover | Said::ModeChanged
                 if self.recovery == Recovery::Paper && of.at != At::Behind =>
             {
@@ -541,7 +543,7 @@ impl<W: Layout> LockSystem for Shifts<W> {
             (At::Telling(true), Event::Told) => self.post(of),
             (At::Held, Event::Leave) => self.leave(of),
             (At::Waiting(seen), Event::Leave) => self.withdraw(of, seen),
-            // Nothing of it is in the word.
+            // The use has left nothing in the word.
             (At::Joining | At::Asking(_), Event::Leave) => Step::Gone(Ok(())),
             (_, Event::Lost) => self.lost(of),
             (at, event) => unreachable!("{event:?} at {at:?}"),
@@ -549,7 +551,7 @@ impl<W: Layout> LockSystem for Shifts<W> {
     }
 }
 
-/// Three leases, and what clocks drift apart meanwhile: one part in ten thousand.
+/// Three leases, and the drift of clocks meanwhile: one part in ten thousand.
 fn keeping<W: Layout>() -> Keeping {
     Keeping {
         look: Duration::from_millis(5),

@@ -1,5 +1,5 @@
-//! A readers-writer lock of one word that is taken by compare-and-swap to write and by
-//! fetch-and-add to read: "retry on fail" in DSLR §6.1, CASLock in DecLock §6.1.
+//! A readers-writer lock in one word: writers take the lock by compare-and-swap, readers by
+//! fetch-and-add. Known as "retry on fail" in DSLR §6.1, and as CASLock in DecLock §6.1.
 //!
 //! ```text
 //! owner (24 bits) | resetting (1) | generation (7) | readers (32)
@@ -19,27 +19,28 @@ const _: () = assert!(OWNER_SHIFT + 24 == u64::BITS);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CasRwWord(u64);
 
-/// What the word that an acquisition has found says to it.
+/// Outcome of an acquisition's atomic, decided by the word found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Acquired {
     /// The lock is held.
     Held,
-    /// A reader has counted itself, and waits for the writer to leave.
+    /// The reader is counted, and waits for the writer to leave.
     Behind,
-    /// Nothing was changed: the lock is another's, or has another generation than was guessed.
+    /// The word is unchanged: another client holds the lock, or the generation is not the expected
+    /// one.
     Refused,
-    /// The lock is being reset. What the acquisition has added goes with the reset; it is not taken
-    /// back.
+    /// The lock is being reset. The reset erases the acquisition's addition; the client does not
+    /// take the addition back.
     Resetting,
 }
 
 impl CasRwWord {
-    /// Summand of a reader's fetch-and-add.
+    /// Addend of a reader's fetch-and-add.
     pub const READER: u64 = 1;
-    /// Summand that marks the lock as being reset, if it is not marked.
+    /// Addend that marks the lock as being reset, if the mark is clear.
     pub const RESETTING: u64 = 1 << RESETTING_SHIFT;
 
-    /// Fields that a reset uses.
+    /// Fields used by a reset.
     pub const HEAD: Head = Head {
         resetting: Self::RESETTING,
         generation_shift: READERS_BITS,
@@ -47,23 +48,23 @@ impl CasRwWord {
         is_count: false,
     };
 
-    /// A word as it was read.
+    /// Wraps a word as read from memory.
     pub const fn of(word: u64) -> Self {
         Self(word)
     }
 
-    /// The free lock of a generation.
+    /// Returns the word of a free lock in a generation.
     pub const fn free(generation: u8) -> Self {
         Self((generation as u64) << READERS_BITS & GENERATION_MASK)
     }
 
-    /// The lock of a generation that `owner` writes under. What its release subtracts is
-    /// [`Self::owned`].
+    /// Returns the word of a lock held by the writer `owner`, in a generation. The writer's release
+    /// subtracts [`Self::owned`].
     pub const fn written(generation: u8, owner: u32) -> Self {
         Self(Self::free(generation).0 | Self::owned(owner))
     }
 
-    /// Part of the word that names a writer.
+    /// Returns the part of the word that names a writer.
     pub const fn owned(owner: u32) -> u64 {
         (owner as u64) << OWNER_SHIFT
     }
@@ -73,12 +74,13 @@ impl CasRwWord {
         self.0
     }
 
-    /// Number of the writer; 0 if there is none.
+    /// Number of the writer; 0 without a writer.
     pub const fn owner(self) -> u32 {
         (self.0 >> OWNER_SHIFT) as u32
     }
 
-    /// Whether the lock is being reset. This precedes all else that the word says.
+    /// Returns whether the lock is being reset. The mark takes precedence over the rest of the
+    /// word.
     pub const fn is_resetting(self) -> bool {
         Self::HEAD.is_resetting(self.0)
     }
@@ -88,22 +90,22 @@ impl CasRwWord {
         Self::HEAD.generation(self.0) as u8
     }
 
-    /// Whether nobody holds the lock or waits for it.
+    /// Returns whether the lock has neither holders nor waiters, and is not being reset.
     pub const fn is_free(self) -> bool {
         self.owner() == 0 && self.readers() == 0 && !self.is_resetting()
     }
 
-    /// Number of readers that have counted themselves.
+    /// Number of counted readers.
     pub const fn readers(self) -> u32 {
         self.0 as u32
     }
 
-    /// The word that ends a reset: free, and of the next generation.
+    /// Returns the word that ends a reset: the free lock of the next generation.
     pub const fn after_reset(self) -> Self {
         Self(Self::HEAD.after_reset(self.0))
     }
 
-    /// What the word that a reader's fetch-and-add has found says to it.
+    /// Returns the outcome of a reader's fetch-and-add that has found this word.
     pub const fn to_reader(self) -> Acquired {
         match (self.is_resetting(), self.owner()) {
             (true, _) => Acquired::Resetting,
@@ -112,7 +114,7 @@ impl CasRwWord {
         }
     }
 
-    /// What the word that a writer's compare-and-swap from `expected` has found says to it.
+    /// Returns the outcome of a writer's compare-and-swap from `expected` that has found this word.
     pub const fn to_writer(self, expected: Self) -> Acquired {
         match (self.is_resetting(), self.0 == expected.0) {
             (true, _) => Acquired::Resetting,

@@ -1,4 +1,4 @@
-//! The word that says who resets a lock.
+//! The claim: the word of a lock object that names the node resetting the lock.
 
 /// Bits of the claimant's number, and of its incarnation.
 const NODE_BITS: u32 = 8;
@@ -7,7 +7,7 @@ const EPOCH_SHIFT: u32 = NODE_BITS + INCARNATION_BITS;
 
 const _: () = assert!(EPOCH_SHIFT == 32);
 
-/// A compute node that resets a lock, in one of its lives.
+/// A compute node that resets a lock, in one incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Claimant {
     node: u8,
@@ -20,10 +20,10 @@ impl Claimant {
     /// Largest incarnation.
     pub const MAX_INCARNATION: u32 = (1 << INCARNATION_BITS) - 1;
 
-    /// A node by its number among the users of locks.
+    /// Creates a claimant from the node's number among the users of locks.
     ///
     /// # Panics
-    /// If a number is above its maximum.
+    /// If a number exceeds the maximum.
     pub const fn new(node: u8, incarnation: u32) -> Self {
         assert!(node <= Self::MAX_NODE && incarnation <= Self::MAX_INCARNATION, "it has no room");
         Self { node, incarnation }
@@ -34,19 +34,19 @@ impl Claimant {
         self.node
     }
 
-    /// The node's life.
+    /// The node's incarnation.
     pub const fn incarnation(self) -> u32 {
         self.incarnation
     }
 }
 
 /// The claim of a lock object: epoch of the last reset (32 bits), the claimant's number plus one
-/// (8), its incarnation (24).
+/// (8), the claimant's incarnation (24).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Claim(u64);
 
 impl Claim {
-    /// A claim; `None` if nobody resets the lock.
+    /// Creates a claim; `by` is `None` if no node resets the lock.
     pub const fn new(epoch: u32, by: Option<Claimant>) -> Self {
         let by = match by {
             None => 0,
@@ -57,7 +57,7 @@ impl Claim {
         Self((epoch as u64) << EPOCH_SHIFT | by)
     }
 
-    /// A word as it was read.
+    /// Wraps a word as read from memory.
     pub const fn of(word: u64) -> Self {
         Self(word)
     }
@@ -72,7 +72,7 @@ impl Claim {
         (self.0 >> EPOCH_SHIFT) as u32
     }
 
-    /// Who resets the lock.
+    /// The node that resets the lock; `None` if no node does.
     pub const fn by(self) -> Option<Claimant> {
         let incarnation = self.0 as u32 & Claimant::MAX_INCARNATION;
         match (self.0 >> INCARNATION_BITS) as u8 {

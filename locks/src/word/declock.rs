@@ -1,29 +1,29 @@
-//! The words of DecLock's lock: a header, and the entries of a circular queue.
+//! The words of a DecLock lock: a header, and the entries of a circular queue.
 //!
 //! ```text
 //! generation (G bits) | head (Q) | size (N) | writers (N) | resetting (1)
 //! mode (1) | version (16) | timestamp (16) | waiter (24)
 //! ```
 //!
-//! For a queue of 2^c entries, N = c + 1, Q = c + 17, and the generation has the rest: 35 bits for
-//! 8 entries, 11 for 2,048. *Head* counts the releases, *size* holders and waiters, *writers* those
-//! of them that write. A request's *index* is head plus size before it: indexes are never given
-//! again in one generation. Its entry is that of the index modulo the capacity, and only waiters
-//! write one.
+//! For a queue of 2^c entries, N = c + 1, Q = c + 17, and the generation has the remaining bits: 35
+//! for 8 entries, 11 for 2,048. *Head* counts the releases, *size* the holders and waiters,
+//! *writers* the writers among them. A request's *index* is head plus size before the request; an
+//! index is never reused within a generation. The request's entry is the entry at the index modulo
+//! the capacity. Only waiters write an entry.
 //!
-//! An entry's version is the lap of its index around the queue, plus one, so zeroes were never
-//! written. No index of the last laps is given ([`DeclockFields::arrived`]): so versions do not
-//! come round, and the head does not run over into the generation.
+//! An entry's version is the lap of the index around the queue, plus one, so a zeroed entry was
+//! never written. Indexes of the last laps are not given ([`DeclockFields::arrived`]): versions do
+//! not wrap, and the head does not overflow into the generation.
 //!
-//! The timestamp is that of the request, where the clients of a node share its locks (DecLock
-//! §5.3); it is zero where each asks for itself.
+//! The timestamp is the time of the request if the clients of a node share locks (DecLock §5.3),
+//! and zero if every client asks for itself.
 
 use lotus_sabotage::{Rule, broken};
 
 use super::{Head, Mode};
 
 const WRITERS_SHIFT: u32 = 1;
-/// Bits by which the head is longer than an index into the queue.
+/// Number of bits by which the head is longer than an index into the queue.
 const LAP_BITS: u32 = 17;
 const VERSION_BITS: u32 = 16;
 const TIMESTAMP_BITS: u32 = 16;
@@ -36,94 +36,95 @@ const _: () = assert!(MODE_SHIFT < u64::BITS);
 const _: () = {
     let widest = DeclockFields::new(DeclockFields::MAX_CAPACITY);
     assert!(widest.generation_shift() + 11 == u64::BITS);
-    // The last index may be followed by as many as there may be, and the head does not reach
-    // beyond its field.
+    // Even when the last index is followed by the maximum number of requests, the head stays within
+    // its field.
     assert!(DeclockFields::LAST_LAP < (1 << VERSION_BITS) - 1);
     assert!((1 << LAP_BITS) > DeclockFields::LAST_LAP + 2);
 };
 
-/// Entries of a queue that lie one behind the other.
+/// Contiguous entries of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QueuePart {
-    /// Number of the first.
+    /// Number of the first entry.
     pub first: u32,
-    /// How many they are.
+    /// Number of entries.
     pub count: u32,
 }
 
-/// Layout of the words of a lock, by the capacity of its queue.
+/// Layout of the words of a lock, by queue capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DeclockFields {
     capacity_bits: u32,
 }
 
-/// A header, read.
+/// A decoded header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QueueHeader {
-    /// Whether the lock is being reset. This precedes all else that the header says.
+    /// Whether the lock is being reset. The mark takes precedence over the rest of the header.
     pub is_resetting: bool,
-    /// Number of writers that hold the lock or wait for it.
+    /// Number of writers holding the lock or waiting.
     pub writers: u32,
-    /// Number of all that hold the lock or wait for it.
+    /// Number of holders and waiters.
     pub size: u32,
-    /// Number of releases in this generation: the index of the first that is there still, if all
-    /// left in the order in which they came.
+    /// Number of releases in this generation: the index of the oldest remaining request, if
+    /// requests leave in order of arrival.
     pub head: u64,
     /// Number of resets, modulo the number of generations.
     pub generation: u64,
 }
 
 impl QueueHeader {
-    /// The index of the next request.
+    /// Index of the next request.
     pub const fn end(self) -> u64 {
         self.head + self.size as u64
     }
 }
 
-/// What a request has found.
+/// Outcome of a request, decided by the header found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrived {
     /// The lock is being reset.
     Resetting,
-    /// The queue is full, or its indexes are used up: what the request has added stays until a
-    /// reset.
+    /// The queue is full, or its indexes are used up. The request's addition stays in the header
+    /// until a reset.
     Full,
-    /// The lock is the request's at once.
+    /// The request holds the lock at once.
     Held,
     /// The request waits, and has to write its entry.
     Waits,
 }
 
-/// Age of an entry, for a reader that looks for that of an index.
+/// Age of a stored entry, relative to the index looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Age {
-    /// It is of an earlier lap, or was never written: that of the index may be on its way, or never
-    /// come, because its request did not have to wait.
+    /// From an earlier lap, or never written. The entry of the index may be in flight, or may never
+    /// come because the request did not have to wait.
     Older,
-    /// It is that of the index.
+    /// The entry of the index.
     Current(Entry),
-    /// It is of a later lap: the request of the index has had its turn.
+    /// From a later lap: the request with the index has had its turn.
     Newer,
 }
 
 impl DeclockFields {
-    /// The least capacity.
+    /// Minimum capacity.
     pub const MIN_CAPACITY: u32 = 2;
-    /// The largest capacity: 16 KiB of entries, which one READ moves.
+    /// Maximum capacity: 16 KiB of entries, fetched by one READ.
     pub const MAX_CAPACITY: u32 = 2048;
-    /// The first lap of which no index is given.
+    /// First lap whose indexes are not given.
     pub const LAST_LAP: u64 = 0xFFF0;
 
     /// Layout for a queue of `capacity` entries.
     ///
     /// # Panics
-    /// If that is no power of two, below [`Self::MIN_CAPACITY`] or above [`Self::MAX_CAPACITY`].
+    /// If `capacity` is not a power of two, below [`Self::MIN_CAPACITY`] or above
+    /// [`Self::MAX_CAPACITY`].
     pub const fn new(capacity: u32) -> Self {
         assert!(Self::fits(capacity), "a queue has 2, 4, 8 and so on to 2,048 entries");
         Self { capacity_bits: capacity.trailing_zeros() }
     }
 
-    /// Whether there are queues of this capacity.
+    /// Returns whether a queue may have this capacity.
     pub const fn fits(capacity: u32) -> bool {
         capacity.is_power_of_two()
             && capacity >= Self::MIN_CAPACITY
@@ -135,8 +136,8 @@ impl DeclockFields {
         1 << self.capacity_bits
     }
 
-    /// Largest number of requests that a header can count together, so that no field runs over into
-    /// another.
+    /// Maximum number of requests that a header can count without a field overflowing into the
+    /// next.
     pub const fn most_requests(self) -> u32 {
         (1 << self.count_bits()) - 1
     }
@@ -161,14 +162,14 @@ impl DeclockFields {
         self.head_shift() + self.head_bits()
     }
 
-    /// Fields that a reset uses.
+    /// Fields used by a reset.
     pub const fn head(self) -> Head {
         let generation_shift = self.generation_shift();
         let generation_bits = u64::BITS - generation_shift;
         Head { resetting: 1, generation_shift, generation_bits, is_count: false }
     }
 
-    /// A header as it was read.
+    /// Decodes a header.
     pub const fn of(self, word: u64) -> QueueHeader {
         let count = (1 << self.count_bits()) - 1;
         QueueHeader {
@@ -180,7 +181,7 @@ impl DeclockFields {
         }
     }
 
-    /// The header that is read so.
+    /// Encodes a header.
     pub const fn word(self, queue: QueueHeader) -> u64 {
         queue.is_resetting as u64
             | (queue.writers as u64) << WRITERS_SHIFT
@@ -193,17 +194,17 @@ impl DeclockFields {
         if matches!(mode, Mode::Shared) { 0 } else { 1 << WRITERS_SHIFT }
     }
 
-    /// Summand of a request.
+    /// Addend of a request.
     pub const fn asking(self, mode: Mode) -> u64 {
         (1 << self.size_shift()) + Self::writer(mode)
     }
 
-    /// Summand of a release.
+    /// Addend of a release.
     pub const fn leaving(self, mode: Mode) -> u64 {
         (1_u64 << self.head_shift()).wrapping_sub(self.asking(mode))
     }
 
-    /// What a request is told by the header that it has found.
+    /// Returns the outcome of a request that has found this header.
     pub const fn arrived(self, found: QueueHeader, mode: Mode) -> Arrived {
         if found.is_resetting {
             return Arrived::Resetting;
@@ -214,12 +215,12 @@ impl DeclockFields {
         self.placed(found, mode)
     }
 
-    /// Whether the next index is of the last laps.
+    /// Returns whether the next index belongs to the unused last laps.
     pub const fn is_used_up(self, found: QueueHeader) -> bool {
         self.lap(found.end()) >= Self::LAST_LAP
     }
 
-    /// What a request is told where there is room for it, or none is asked for.
+    /// Returns the outcome of a request if the queue has room, or if room is not required.
     pub const fn placed(self, found: QueueHeader, mode: Mode) -> Arrived {
         let shares = matches!(mode, Mode::Shared) && found.writers == 0;
         if found.size == 0 || shares { Arrived::Held } else { Arrived::Waits }
@@ -229,18 +230,19 @@ impl DeclockFields {
         index >> self.capacity_bits
     }
 
-    /// The entry of an index.
+    /// Returns the entry number of an index.
     pub const fn place(self, index: u64) -> u32 {
         index as u32 & (self.capacity() - 1)
     }
 
-    /// Entries of `most` indexes from this one on; fewer where the array of entries ends.
+    /// Returns the entries of `most` indexes starting at `from`; fewer at the end of the entry
+    /// array.
     pub fn part(self, from: u64, most: u64) -> QueuePart {
         let first = self.place(from);
         QueuePart { first, count: most.min(u64::from(self.capacity() - first)) as u32 }
     }
 
-    /// All entries.
+    /// Returns the part with every entry.
     pub const fn all(self) -> QueuePart {
         QueuePart { first: 0, count: self.capacity() }
     }
@@ -249,12 +251,12 @@ impl DeclockFields {
         (self.lap(index) + 1) as u16
     }
 
-    /// Number of a turn among all turns of a lock: generation and index.
+    /// Returns the number of a turn among the turns of a lock: generation and index.
     pub const fn turn(self, generation: u64, index: u64) -> u64 {
         generation << self.head_bits() | index
     }
 
-    /// The entry of the request with this index, as a word.
+    /// Encodes the entry of the request with an index.
     pub const fn entry(self, index: u64, entry: Entry) -> u64 {
         let Entry { writes, timestamp, who } = entry;
         (writes as u64) << MODE_SHIFT
@@ -263,11 +265,12 @@ impl DeclockFields {
             | who as u64
     }
 
-    /// Age of what was found in the entry of an index.
+    /// Returns the age of the word found in the entry of an index.
     pub fn age(self, word: u64, index: u64) -> Age {
         let version = (word >> VERSION_SHIFT) as u16;
         let expected = self.version(index);
-        // A tenant of an earlier lap names another's mode, and a request that has ended.
+        // An entry of an earlier lap has the mode of another request, and names a request that has
+        // ended.
         let takes_any = version != 0 && broken(Rule::LapsTellTenants);
         if version == expected || takes_any {
             let entry = Entry {
@@ -280,24 +283,24 @@ impl DeclockFields {
         if version < expected { Age::Older } else { Age::Newer }
     }
 
-    /// Age of the entry of an index, among all entries.
+    /// Returns the age of the entry of an index, given the whole array of entries.
     pub fn age_of(self, entries: &[u64], index: u64) -> Age {
         self.age(entries[self.place(index) as usize], index)
     }
 
-    /// Whether a writer waits at this index, as its entry says.
+    /// Returns whether the entry of an index names a waiting writer.
     fn is_writer(self, entries: &[u64], index: u64) -> bool {
         matches!(self.age_of(entries, index), Age::Current(entry) if entry.writes)
     }
 
-    /// Number of writers that are found among the requests from one index to another.
+    /// Counts the writers found in the entries of the indexes `from..to`.
     pub fn writers(self, entries: &[u64], from: u64, to: u64) -> u32 {
         (from..to).map(|index| u32::from(self.is_writer(entries, index))).sum()
     }
 
-    /// Time of the earliest waiter among the requests from one index to another, of those that
-    /// `counts` says of their names. Readers before the first writer hold the lock already, unless
-    /// `is_behind` says that a writer comes before all of them.
+    /// Returns the time of the earliest waiter among the requests with `indexes`, limited to
+    /// waiters whose names satisfy `counts`. Readers before the first writer already hold the lock,
+    /// unless `is_behind` says that a writer precedes every reader.
     pub fn earliest(
         self,
         entries: &[u64],
@@ -317,13 +320,13 @@ impl DeclockFields {
         earliest
     }
 
-    /// Whether the lock is that of the waiter with this index, in the generation of the header.
+    /// Returns whether the waiter with `index` has the lock, in the generation of the header.
     ///
-    /// It is a writer's when all before it have left. It is a reader's when as many have left as
-    /// came before it: those cannot have been readers behind it, unless the writers before it are
-    /// gone. It is a reader's as well when all writers are located, and all are behind it. Once it
-    /// is, it stays so until that waiter has left: so header and entries may be of different
-    /// moments.
+    /// A writer has the lock once every earlier request has left. A reader has the lock once as
+    /// many requests have left as came before the reader: later readers cannot be among the
+    /// departed unless the earlier writers are gone. A reader also has the lock if every writer is
+    /// located, and all are behind the reader. The condition stays true until the waiter has left,
+    /// so header and entries may be read at different moments.
     pub fn is_turn(self, found: QueueHeader, entries: &[u64], index: u64, mode: Mode) -> bool {
         if mode != Mode::Shared {
             return found.head == index;
@@ -334,12 +337,12 @@ impl DeclockFields {
     }
 }
 
-/// What an entry says of a waiter.
+/// Content of a waiter's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
-    /// Whether it waits to write.
+    /// Whether the waiter wants to write.
     pub writes: bool,
-    /// Time of the request; zero where it is not needed.
+    /// Time of the request; zero where times are not used.
     pub timestamp: u16,
     /// Number of the waiter's name.
     pub who: u32,

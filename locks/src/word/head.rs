@@ -1,21 +1,23 @@
-//! Fields that the heads of all locks have that are reset.
+//! Head fields common to the words of every lock with resets.
 
-/// Fields of the head that a reset uses, in one lock system.
+/// Head fields used by a reset, in one lock system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Summand that sets the bit *resetting*, if it is clear.
+    /// Addend that sets the bit *resetting*, if the bit is clear.
     pub resetting: u64,
     /// Lowest bit of the generation.
     pub generation_shift: u32,
     /// Bits of the generation.
     pub generation_bits: u32,
-    /// Whether that field counts other things too, while the lock is being reset and at any other
-    /// time. It is raised by a reset, and names none: all generations are called 0.
+    /// Whether the generation field also counts other events, during a reset and at any other time.
+    /// A reset increments the field, but the field does not name the reset: every generation reads
+    /// as 0.
     pub is_count: bool,
 }
 
 impl Head {
-    /// Whether the lock is being reset. This precedes all else that the word says.
+    /// Returns whether the lock is being reset. The mark takes precedence over the rest of the
+    /// word.
     pub const fn is_resetting(self, word: u64) -> bool {
         word & self.resetting != 0
     }
@@ -29,7 +31,7 @@ impl Head {
         word >> self.generation_shift & ((1 << self.generation_bits) - 1)
     }
 
-    /// The free lock of the next generation.
+    /// Returns the word of the free lock in the next generation.
     pub const fn after_reset(self, word: u64) -> u64 {
         let next = (self.field(word) + 1) & ((1 << self.generation_bits) - 1);
         next << self.generation_shift

@@ -1,4 +1,4 @@
-//! Words of lock objects. A word of zeroes is a free lock, so fresh memory needs no preparation.
+//! Words of lock objects. A zeroed word is a free lock, so fresh memory needs no initialisation.
 
 mod cas_rw;
 mod claim;

@@ -1,13 +1,13 @@
-//! Modes in which locks are taken.
+//! Lock modes.
 
-/// Mode of a lock; a greater one is stronger.
+/// Mode of a lock. A stronger mode compares greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Mode {
-    /// To read: beside other readers.
+    /// Read access, shared with other readers.
     Shared,
-    /// To read beside readers that are there, and perhaps to write when they have left: one holder
-    /// at a time. Exclusive in systems that have no update locks.
+    /// Read access beside the readers already present, with the option to write once they have
+    /// left. One holder at a time. Exclusive in systems without update locks.
     Update,
-    /// To write: alone.
+    /// Write access, without another holder.
     Exclusive,
 }

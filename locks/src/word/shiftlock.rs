@@ -5,28 +5,29 @@
 //! releases (26 bits) | readers (12) | resetting (1) | epoch (1) | tail (24)
 //! ```
 //!
-//! The tail is a [`Waiter`](crate::Waiter)'s number; 0 if no writer holds the lock or waits for it.
-//! The epoch is that of ShiftLock §3.5, modulo two: it changes when writers give the lock to the
-//! readers. The count of releases is modulo 2²⁶: it is the highest field, so what runs over is
-//! lost. What is said of two counts is said of their difference, as long as that is below 2²⁵.
+//! The tail is a [`Waiter`](crate::Waiter)'s number; 0 if no writer holds the lock or waits. The
+//! epoch is the epoch of ShiftLock §3.5, modulo two, and changes when writers give the lock to the
+//! readers. The count of releases is modulo 2²⁶: the highest field of the word loses its carry. Two
+//! counts are compared by their difference, which has to be below 2²⁵.
 //!
 //! # Why the count goes on through a reset
-//! There is no room for the number of a request beside the tail, as the word of `mcs` has it. So
-//! the count tells one use of a waiter's name from the next: each use that hands the lock on raises
-//! it, before its name is free for another. A reset has to raise it too: names are used again after
-//! it, while what was said before may be under way. One is enough, because a resetter frees the
-//! lock only when no verb on it is under way: the count that it finds is the largest that anyone
-//! has seen. So a reset counts as one more release. (As published, it adds half of the range, by
-//! which waiters notice it. Here they are told.)
+//! The word has no room for a request number beside the tail, unlike the word of `mcs`. The count
+//! therefore tells one use of a waiter's name from the next: a use that hands the lock on
+//! increments the count before the name is free for reuse. A reset has to increment the count too,
+//! because names are reused after the reset while earlier messages may still be in flight. An
+//! increment of one is enough: a resetter frees the lock only when no verb on the lock is in
+//! flight, so the count found is the largest count ever seen. A reset thus counts as one more
+//! release. (As published, a reset adds half of the range, by which waiters notice the reset. Here
+//! waiters are told.)
 //!
 //! # Why there is no generation
-//! Releases of those who held the lock are counted while it is marked. So the count does not name
-//! the reset that is going on, as a generation would, and there is no room for one. A generation
-//! tells a resetter that an answer is of its own reset. That follows here from other rules: a claim
-//! is replaced only when its holder can reach the memory no more; a member answers calls, not
-//! resets, and only when all its uses are at rest; and none of them begins anew before its lane has
-//! found the head free by a READ that came after the answer. `tests/reset` explores resets without
-//! generations too.
+//! Holders' releases are counted while the lock is marked. The count therefore cannot name the
+//! reset in progress, as a generation would, and the word has no room for a generation. A
+//! generation tells a resetter that an answer belongs to its own reset. Here the guarantee follows
+//! from three rules: a claim is replaced only when the claimant can no longer reach the memory; a
+//! member answers calls, not resets, and only when every use on the member is at rest; and no use
+//! begins anew before its lane has found the head free by a READ after the answer. `tests/reset`
+//! explores resets without generations too.
 
 use super::Head;
 
@@ -45,22 +46,22 @@ const _: () = assert!(RELEASES_BITS == 26);
 pub struct ShiftWord(u64);
 
 impl ShiftWord {
-    /// Summand of a reader that asks for the lock.
+    /// Addend of a reader's request.
     pub const READER: u64 = 1 << READERS_SHIFT;
-    /// Summand of a release.
+    /// Addend of a release.
     pub const RELEASE: u64 = 1 << RELEASES_SHIFT;
     /// The epoch.
     pub const EPOCH: u64 = 1 << EPOCH_SHIFT;
-    /// Summand that marks the lock as being reset, if it is not marked.
+    /// Addend that marks the lock as being reset, if the mark is clear.
     pub const RESETTING: u64 = 1 << RESETTING_SHIFT;
     /// Bits of the tail.
     pub const TAIL: u64 = (1 << TAIL_BITS) - 1;
-    /// Bits that the release of the last writer in the queue replaces.
+    /// Bits replaced by the release of the last writer in the queue.
     pub const CLOSED: u64 = Self::TAIL | Self::EPOCH | u64::MAX << RELEASES_SHIFT;
-    /// Largest number of readers that hold the lock or wait for it.
+    /// Maximum number of readers holding the lock or waiting.
     pub const MAX_READERS: u32 = (1 << READERS_BITS) - 1;
 
-    /// Fields that a reset uses.
+    /// Fields used by a reset.
     pub const HEAD: Head = Head {
         resetting: Self::RESETTING,
         generation_shift: RELEASES_SHIFT,
@@ -68,12 +69,12 @@ impl ShiftWord {
         is_count: true,
     };
 
-    /// A word as it was read.
+    /// Wraps a word as read from memory.
     pub const fn of(word: u64) -> Self {
         Self(word)
     }
 
-    /// The word of a free lock with this count of releases.
+    /// Returns the word of a free lock with a count of releases.
     pub const fn free(releases: u32) -> Self {
         Self((releases as u64) << RELEASES_SHIFT)
     }
@@ -83,17 +84,17 @@ impl ShiftWord {
         self.0
     }
 
-    /// Number of the waiter that is the tail; 0 if there is no writer.
+    /// Waiter number of the tail; 0 without a writer.
     pub const fn tail(self) -> u32 {
         (self.0 & Self::TAIL) as u32
     }
 
-    /// The epoch: its lowest bit.
+    /// Returns whether the epoch is odd: the epoch's lowest bit.
     pub const fn is_odd(self) -> bool {
         self.0 & Self::EPOCH != 0
     }
 
-    /// Number of readers that hold the lock or wait for it.
+    /// Number of readers holding the lock or waiting.
     pub const fn readers(self) -> u32 {
         (self.0 >> READERS_SHIFT) as u32 & Self::MAX_READERS
     }
@@ -103,63 +104,66 @@ impl ShiftWord {
         (self.0 >> RELEASES_SHIFT) as u32
     }
 
-    /// The word with this tail.
+    /// Returns the word with a new tail.
     #[must_use]
     pub const fn with_tail(self, who: u32) -> Self {
         Self(self.0 & !Self::TAIL | who as u64)
     }
 
-    /// The word with this number of readers.
+    /// Returns the word with a new number of readers.
     #[must_use]
     pub const fn with_readers(self, readers: u32) -> Self {
         let others = self.0 & !((Self::MAX_READERS as u64) << READERS_SHIFT);
         Self(others | (readers as u64) << READERS_SHIFT)
     }
 
-    /// The word in this epoch.
+    /// Returns the word with a new epoch.
     #[must_use]
     pub const fn in_epoch(self, is_odd: bool) -> Self {
         Self(self.0 & !Self::EPOCH | (is_odd as u64) << EPOCH_SHIFT)
     }
 
-    /// The word after the release of the last writer in the queue: the readers have the lock.
+    /// Returns the word after the release of the last writer in the queue: the readers have the
+    /// lock.
     #[must_use]
     pub const fn closed(self) -> Self {
         Self((self.0 & !Self::TAIL ^ Self::EPOCH).wrapping_add(Self::RELEASE))
     }
 
-    /// Whether the lock is being reset. This precedes all else that the word says.
+    /// Returns whether the lock is being reset. The mark takes precedence over the rest of the
+    /// word.
     pub const fn is_resetting(self) -> bool {
         Self::HEAD.is_resetting(self.0)
     }
 
-    /// Whether there is neither a holder nor a waiter.
+    /// Returns whether the lock has neither holders nor waiters.
     pub const fn is_free(self) -> bool {
         self.tail() == 0 && self.readers() == 0 && !self.is_resetting()
     }
 
-    /// The word of a lock that its keeper frees, as published: it adds half of the count's range.
+    /// Returns the word of a lock freed by its keeper, as published: the keeper adds half of the
+    /// count's range.
     #[must_use]
     pub const fn freed(self) -> Self {
         let half = 1 << (RELEASES_BITS - 1);
         Self::free(self.releases()).plus(half)
     }
 
-    /// The word with so many more releases.
+    /// Returns the word with `releases` added to the count.
     #[must_use]
     pub const fn plus(self, releases: u32) -> Self {
         Self(self.0.wrapping_add((releases as u64) << RELEASES_SHIFT))
     }
 
-    /// Whether this count has been changed by [`Self::freed`] since it was that of `earlier`: they
-    /// differ by more than a quarter of the range.
+    /// Returns whether [`Self::freed`] has changed the count since `earlier`: the two counts differ
+    /// by a quarter of the range or more.
     pub const fn has_leapt(self, earlier: Self) -> bool {
         let by = self.releases().wrapping_sub(earlier.releases()) % (1 << RELEASES_BITS);
         let quarter = 1 << (RELEASES_BITS - 2);
         quarter <= by && by <= 3 * quarter
     }
 
-    /// Whether this count of releases is that of `earlier`, or came after it.
+    /// Returns whether the count of releases is equal to or later than the count of `earlier`.
     pub const fn is_since(self, earlier: Self) -> bool {
         self.releases().wrapping_sub(earlier.releases()) % (1 << RELEASES_BITS)
             < 1 << (RELEASES_BITS - 1)

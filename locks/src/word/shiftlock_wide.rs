@@ -1,15 +1,15 @@
-//! The lock of a ShiftLock as published (ShiftLock §3.7, Fig. 3): two words that 16-byte atomics
-//! change in one step.
+//! The lock of a ShiftLock as published (ShiftLock §3.7, Fig. 3): two words, changed in one step by
+//! 16-byte atomics.
 //!
 //! ```text
 //! epoch (1 bit) | readers (23) | tail (40)
 //! releases (64)
 //! ```
 //!
-//! The fields are those of [`ShiftWord`](super::ShiftWord), which has them in one word. In the
-//! paper, the tail is the number of a queue pair and of its node; here a
-//! [`Waiter`](crate::Waiter)'s. Sums stop at the boundaries of fields, so that a reader too many
-//! counted out leaves the epoch alone.
+//! The fields are the same as in [`ShiftWord`](super::ShiftWord), which packs them into one word.
+//! In the paper, the tail is the number of a queue pair and of the pair's node; here, a
+//! [`Waiter`](crate::Waiter)'s number. Sums do not carry across field boundaries: counting out one
+//! reader too many leaves the epoch unchanged.
 
 const TAIL_BITS: u32 = 40;
 const READERS_SHIFT: u32 = TAIL_BITS;
@@ -18,9 +18,9 @@ const EPOCH_SHIFT: u32 = READERS_SHIFT + READERS_BITS;
 
 const _: () = assert!(EPOCH_SHIFT + 1 == u64::BITS);
 
-/// Bits of a count of releases that are said.
+/// Low bits of the count of releases in a notice.
 const SAID_BITS: u32 = 50;
-/// Bits of the number of writers beside it.
+/// Bits of the number of writers in a notice.
 const WRITERS_BITS: u32 = 12;
 const SAID_SHIFT: u32 = 1 + WRITERS_BITS;
 
@@ -34,29 +34,29 @@ pub struct WideShiftWord {
 }
 
 impl WideShiftWord {
-    /// Bits of the tail, in both words together.
+    /// Bits of the tail, in the value of both words together.
     pub const TAIL: u128 = (1 << TAIL_BITS) - 1;
-    /// Bits that the release of the last writer in the queue replaces.
+    /// Bits replaced by the release of the last writer in the queue.
     pub const CLOSED: u128 = Self::TAIL | Self::EPOCH | (u64::MAX as u128) << u64::BITS;
-    /// The highest bit of each field, from which a sum carries nothing.
+    /// Highest bit of every field, beyond which a sum does not carry.
     pub const BOUNDARY: u128 = 1 << (TAIL_BITS - 1) | 1 << (EPOCH_SHIFT - 1) | Self::EPOCH;
-    /// Summand of a reader that asks for the lock.
+    /// Addend of a reader's request.
     pub const READER: u128 = 1 << READERS_SHIFT;
-    /// Summand that takes a reader off.
+    /// Addend that subtracts a reader.
     pub const READER_LESS: u128 = (Self::MAX_READERS as u128) << READERS_SHIFT;
-    /// Summand of a release.
+    /// Addend of a release.
     pub const RELEASE: u128 = 1 << u64::BITS;
-    /// The epoch, and the summand that changes it.
+    /// The epoch's bit, which is also the addend that changes the epoch.
     pub const EPOCH: u128 = 1 << EPOCH_SHIFT;
-    /// Largest number of readers that hold the lock or wait for it.
+    /// Maximum number of readers holding the lock or waiting.
     pub const MAX_READERS: u32 = (1 << READERS_BITS) - 1;
 
-    /// The words as they were read.
+    /// Wraps the words as read from memory.
     pub const fn of([first, releases]: [u64; 2]) -> Self {
         Self { first, releases }
     }
 
-    /// The words of a free lock with this count of releases.
+    /// Returns the words of a free lock with a count of releases.
     pub const fn free(releases: u64) -> Self {
         Self { first: 0, releases }
     }
@@ -66,22 +66,22 @@ impl WideShiftWord {
         [self.first, self.releases]
     }
 
-    /// The words as one number, of which the first has the low bits.
+    /// The words as one number, with the first word in the low bits.
     pub const fn value(self) -> u128 {
         (self.releases as u128) << u64::BITS | self.first as u128
     }
 
-    /// Number of the waiter that is the tail; 0 if there is no writer.
+    /// Waiter number of the tail; 0 without a writer.
     pub const fn tail(self) -> u32 {
         (self.first & Self::TAIL as u64) as u32
     }
 
-    /// The epoch: its lowest bit.
+    /// Returns whether the epoch is odd: the epoch's lowest bit.
     pub const fn is_odd(self) -> bool {
         self.first >> EPOCH_SHIFT != 0
     }
 
-    /// Number of readers that hold the lock or wait for it.
+    /// Number of readers holding the lock or waiting.
     pub const fn readers(self) -> u32 {
         (self.first >> READERS_SHIFT) as u32 & Self::MAX_READERS
     }
@@ -91,71 +91,73 @@ impl WideShiftWord {
         self.releases
     }
 
-    /// The words with this tail.
+    /// Returns the words with a new tail.
     #[must_use]
     pub const fn with_tail(self, who: u32) -> Self {
         Self { first: self.first & !(Self::TAIL as u64) | who as u64, ..self }
     }
 
-    /// The words with this number of readers.
+    /// Returns the words with a new number of readers.
     #[must_use]
     pub const fn with_readers(self, readers: u32) -> Self {
         let others = self.first & !((Self::MAX_READERS as u64) << READERS_SHIFT);
         Self { first: others | (readers as u64) << READERS_SHIFT, ..self }
     }
 
-    /// The words in this epoch.
+    /// Returns the words with a new epoch.
     #[must_use]
     pub const fn in_epoch(self, is_odd: bool) -> Self {
         let others = self.first & !(Self::EPOCH as u64);
         Self { first: others | (is_odd as u64) << EPOCH_SHIFT, ..self }
     }
 
-    /// The words with so many more releases.
+    /// Returns the words with `releases` added to the count.
     #[must_use]
     pub const fn plus(self, releases: u32) -> Self {
         Self { releases: self.releases.wrapping_add(releases as u64), ..self }
     }
 
-    /// The words after the release of the last writer in the queue: the readers have the lock.
+    /// Returns the words after the release of the last writer in the queue: the readers have the
+    /// lock.
     #[must_use]
     pub const fn closed(self) -> Self {
         self.with_tail(0).in_epoch(!self.is_odd()).plus(1)
     }
 
-    /// Whether there is neither a holder nor a waiter.
+    /// Returns whether the lock has neither holders nor waiters.
     pub const fn is_free(self) -> bool {
         self.tail() == 0 && self.readers() == 0
     }
 
-    /// The words of a lock that its keeper frees: it adds half of the count's range.
+    /// Returns the words of a lock freed by its keeper: the keeper adds half of the count's range.
     #[must_use]
     pub const fn freed(self) -> Self {
         Self::free(self.releases ^ 1 << (u64::BITS - 1))
     }
 
-    /// Whether this count has been changed by [`Self::freed`] since it was that of `earlier`: they
-    /// differ by more than a quarter of the range.
+    /// Returns whether [`Self::freed`] has changed the count since `earlier`: the two counts differ
+    /// by a quarter of the range or more.
     pub const fn has_leapt(self, earlier: Self) -> bool {
         let by = self.releases.wrapping_sub(earlier.releases);
         let quarter = 1 << (u64::BITS - 2);
         quarter <= by && by <= 3 * quarter
     }
 
-    /// What a notice says: epoch, number of writers in a row, and of the count its low bits and the
-    /// highest one, which [`Self::freed`] changes.
+    /// Encodes the content of a notice: the epoch, the number of writers in a row, the low bits of
+    /// the count, and the count's highest bit, which [`Self::freed`] changes.
     pub const fn says(self, writers: u16) -> u64 {
         let low = self.releases & ((1 << SAID_BITS) - 1);
         let top = self.releases >> (u64::BITS - 1) << (u64::BITS - 1);
         top | low << SAID_SHIFT | (writers as u64) << 1 | self.is_odd() as u64
     }
 
-    /// What a notice says to a use that has found these words: the count and the epoch of another,
-    /// and a number of writers. The count is the one nearest to this one that is said so, as long
-    /// as there are no 2⁴⁹ releases between them.
+    /// Decodes a notice for a use that has found these words: returns the sender's count and epoch,
+    /// and the number of writers. Of the counts that match the notice, the nearest to the count of
+    /// these words is returned; the answer is correct if fewer than 2⁴⁹ releases lie between the
+    /// two.
     pub const fn told(self, says: u64) -> (Self, u16) {
         let said = says << 1 >> (SAID_SHIFT + 1);
-        // The difference of the low bits, with its sign.
+        // The signed difference of the low bits.
         let unused = u64::BITS - SAID_BITS;
         let by = (said.wrapping_sub(self.releases) << unused).cast_signed() >> unused;
         let near = self.releases.wrapping_add(by.cast_unsigned());
@@ -165,7 +167,7 @@ impl WideShiftWord {
         (Self::free(releases).in_epoch(says & 1 != 0), writers)
     }
 
-    /// Whether a count that is said is that of these words, or came after it.
+    /// Returns whether the count in a notice is equal to or later than the count of these words.
     pub const fn is_said_since(self, says: u64) -> bool {
         self.told(says).0.releases.wrapping_sub(self.releases) < 1 << (u64::BITS - 1)
     }

@@ -5,21 +5,21 @@
 //! with resets:     nX (15) | nS (15) | maxX (15) | maxS (15) | generation (3) | resetting (1)
 //! ```
 //!
-//! Whoever asks adds to *max*; the word before that is its *ticket*. Whoever releases adds to *n*.
-//! No counter may pass its field, so at half of it the counters are to be set back; the other half
-//! is room for those who ask meanwhile. The tickets outstanding on one lock thus number at most
-//! half of a field.
+//! A request adds to *max*; the word before the addition is the request's *ticket*. A release adds
+//! to *n*. No counter may overflow its field. The counters are therefore set back when a counter
+//! reaches half of its field; the upper half is room for requests made in the meantime. At most
+//! half of a field's range of tickets may thus be outstanding on one lock.
 
 use super::{Head, Mode};
 
-/// Places of the counters in the word.
+/// Positions of the counters in the word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TicketFields {
     /// Bits of a counter.
     bits: u32,
     /// Bits below the lowest counter.
     low: u32,
-    /// The highest bit of each counter.
+    /// Highest bit of every counter.
     tops: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct Tickets {
 impl TicketFields {
     /// As published, in DSLR §4.4.
     pub const PAPER: Self = Self::new(16, 0);
-    /// With room for a generation and a mark.
+    /// With room for a generation and the reset mark.
     pub const WITH_RESETS: Self = Self::new(15, 4);
 
     const fn new(bits: u32, low: u32) -> Self {
@@ -49,23 +49,24 @@ impl TicketFields {
         Self { bits, low, tops: ones << (low + bits - 1) }
     }
 
-    /// Fields of a reset; `None` as published.
+    /// Fields used by a reset; `None` as published.
     pub const fn head(self) -> Option<Head> {
         if self.low == 0 { None } else { Some(HEAD) }
     }
 
-    /// Number at which a counter has to be set back: COUNT_MAX in DSLR §4.9. Also the largest
-    /// number of tickets that may be outstanding.
+    /// Value at which a counter has to be set back: COUNT_MAX in DSLR §4.9. Also the maximum number
+    /// of outstanding tickets.
     pub const fn limit(self) -> u32 {
         1 << (self.bits - 1)
     }
 
-    /// Whether a counter of the word has reached [`Self::limit`], so that no ticket is given.
+    /// Returns whether a counter of the word has reached [`Self::limit`], in which case no ticket
+    /// is given.
     pub const fn is_full(self, word: u64) -> bool {
         word & self.tops != 0
     }
 
-    /// The counters of a word.
+    /// Decodes the counters of a word.
     pub const fn of(self, word: u64) -> Tickets {
         Tickets {
             n_x: self.field(word, 3),
@@ -75,7 +76,7 @@ impl TicketFields {
         }
     }
 
-    /// A word with these counters, and what `word` has below them.
+    /// Returns a word with the given counters, and the bits of `word` below the counters.
     pub const fn with(self, tickets: Tickets, word: u64) -> u64 {
         let Tickets { n_x, n_s, max_x, max_s } = tickets;
         word & ((1 << self.low) - 1)
@@ -85,12 +86,12 @@ impl TicketFields {
             | (max_s as u64) << self.shift(0)
     }
 
-    /// Summand of a request for `count` tickets.
+    /// Addend of a request for `count` tickets.
     pub const fn asking(self, mode: Mode, count: u16) -> u64 {
         (count as u64) << self.shift(!matches!(mode, Mode::Shared) as u32)
     }
 
-    /// Summand of the release of `count` tickets.
+    /// Addend of the release of `count` tickets.
     pub const fn leaving(self, mode: Mode, count: u16) -> u64 {
         (count as u64) << self.shift(2 + !matches!(mode, Mode::Shared) as u32)
     }
@@ -105,7 +106,7 @@ impl TicketFields {
 }
 
 impl Tickets {
-    /// Number of tickets of a mode that were given.
+    /// Number of tickets given in a mode.
     pub const fn given(self, mode: Mode) -> u32 {
         match mode {
             Mode::Shared => self.max_s,
@@ -113,8 +114,8 @@ impl Tickets {
         }
     }
 
-    /// Whether the holder of `ticket` has its turn. A reader's waits only for the writers before
-    /// it: a reader that came later may have left.
+    /// Returns whether the turn of `ticket` has come. A reader's turn depends on the earlier
+    /// writers alone, because the readers served may include later ones.
     pub const fn serves(self, ticket: Self, mode: Mode) -> bool {
         let written = self.n_x == ticket.max_x;
         match mode {
@@ -123,12 +124,12 @@ impl Tickets {
         }
     }
 
-    /// Number of tickets before `ticket` that are not served.
+    /// Number of unserved tickets before `ticket`.
     pub const fn ahead(self, ticket: Self) -> u32 {
         ticket.max_x.saturating_sub(self.n_x) + ticket.max_s.saturating_sub(self.n_s)
     }
 
-    /// Whether `ticket` was passed over: the counters were set past it, or back.
+    /// Returns whether `ticket` was skipped: the counters were set beyond the ticket, or set back.
     pub const fn has_skipped(self, ticket: Self, mode: Mode) -> bool {
         let passed = match mode {
             Mode::Shared => self.n_x > ticket.max_x,
@@ -137,8 +138,8 @@ impl Tickets {
         passed || self.given(mode) <= ticket.given(mode)
     }
 
-    /// The counters when all tickets up to `count` from `ticket` on are served, and no later one
-    /// was given.
+    /// Returns the counters once the `count` tickets from this ticket on, and every earlier ticket,
+    /// are served, and no later ticket was given.
     #[must_use]
     pub const fn after(self, mode: Mode, count: u16) -> Self {
         let (mut x, mut s) = (self.max_x, self.max_s);
@@ -149,9 +150,9 @@ impl Tickets {
         Self { n_x: x, n_s: s, max_x: x, max_s: s }
     }
 
-    /// The counters when the holder of `ticket` has passed over all that were before it and over
-    /// itself (DSLR §4.7). A reader adds itself to the readers that have left: others of them may
-    /// hold the lock still.
+    /// Returns the counters after the holder of `ticket` has skipped every earlier ticket and its
+    /// own (DSLR §4.7). A reader adds itself to the readers served, because other readers may still
+    /// hold the lock.
     #[must_use]
     pub const fn skipped(self, ticket: Self, mode: Mode, count: u16) -> Self {
         let (n_x, n_s) = match mode {

@@ -1,13 +1,13 @@
-//! Times of requests, as queues of locks have them.
+//! Request times in the queues of locks.
 
-/// Whether a time is earlier than another, or the same. Times are in microseconds and come round
-/// after 65.5 ms, so the answer is wrong for times that are further apart than half of that, which
-/// costs fairness (DecLock §5.3).
+/// Returns whether `one` is earlier than `other`, or equal. Times are in microseconds and wrap
+/// after 65.5 ms. For times further apart than half of the range, the answer is wrong, which costs
+/// fairness (DecLock §5.3).
 pub const fn is_earlier(one: u16, other: u16) -> bool {
     other.wrapping_sub(one) < 1 << 15
 }
 
-/// The earlier of two times.
+/// Returns the earlier of two times.
 pub const fn earlier(one: u16, other: u16) -> u16 {
     if is_earlier(one, other) { one } else { other }
 }

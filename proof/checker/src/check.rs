@@ -11,10 +11,10 @@ use crate::search;
 use crate::trace::Trace;
 use crate::write_order::WriteOrder;
 
-/// Whether a transaction that ended before another started must come before it.
+/// Whether a transaction that ended before another started must come first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RealTime {
-    /// Not required: any order that explains the reads will do.
+    /// Not required: any order that explains the reads is valid.
     #[default]
     Ignored,
     /// Required: strict serializability, and snapshots that are up to date.
@@ -38,7 +38,7 @@ pub struct Options {
     pub real_time: RealTime,
     /// Session order; enforced by default.
     pub session_order: SessionOrder,
-    /// Limit of violations of each kind with details; 10 by default. All are counted.
+    /// Limit of violations of each kind with details; 10 by default. Every violation is counted.
     pub max_per_anomaly: usize,
 }
 
@@ -52,7 +52,7 @@ impl Default for Options {
     }
 }
 
-/// Checks everything that the isolation levels of the history forbid.
+/// Checks a history for every anomaly that its isolation levels forbid.
 ///
 /// Takes time and memory linear in the operations, except for sorting: some seconds and half a
 /// gigabyte for a million transactions of three operations.

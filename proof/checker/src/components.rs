@@ -1,4 +1,4 @@
-//! Strongly connected components ("tangles"): every cycle lies within one.
+//! Strongly connected components ("tangles"): every cycle lies within one component.
 //!
 //! Tarjan's algorithm with an explicit stack, so that a path of a million transactions does not
 //! overflow the thread's stack. Time and memory are linear.
@@ -14,11 +14,11 @@ pub(crate) struct Components<'g> {
     graph: &'g Graph,
     /// Position of each node in the order of visits, from 1.
     seen: Vec<u32>,
-    /// Smallest position that each node is known to lead back to.
+    /// Smallest known position that a node leads back to.
     low: Vec<u32>,
     /// Visited nodes of incomplete components.
     open: Vec<Node>,
-    /// The path that is being followed, with the next edge of each node.
+    /// The path being followed, with the next edge of each node.
     path: Vec<(Node, u32)>,
 }
 
@@ -30,7 +30,7 @@ impl<'g> Components<'g> {
     }
 
     /// Components of more than one node, in the subgraph of `nodes` and of the links in `mask`.
-    /// `inside` must be true for these nodes only.
+    /// `inside` must be true only for `nodes`.
     pub(crate) fn find(
         &mut self,
         nodes: impl Iterator<Item = Node> + Clone,
@@ -50,8 +50,8 @@ impl<'g> Components<'g> {
             while let Some((node, next)) = self.path.pop() {
                 match self.advance(node, next, mask, &inside) {
                     Some((at, to)) => {
-                        // The way back visits this edge once more, for the position that its end
-                        // leads back to.
+                        // On the way back this edge is visited again, to take over its target's
+                        // `low`.
                         self.path.push((node, at));
                         self.visit(to, &mut count);
                     }
@@ -70,7 +70,7 @@ impl<'g> Components<'g> {
         self.path.push((node, 0));
     }
 
-    /// Visits a node's edges from number `next` on; stops at one that leads to an unseen node.
+    /// Visits a node's edges from number `next` on; stops at an edge to an unseen node.
     fn advance(
         &mut self,
         node: Node,
@@ -94,8 +94,8 @@ impl<'g> Components<'g> {
         None
     }
 
-    /// Leaves a node after all its edges. If it leads back to no earlier node, the nodes opened
-    /// since its visit are a component.
+    /// Leaves a node after all its edges. If the node leads back to no earlier node, the nodes
+    /// opened since its visit are a component.
     fn leave(&mut self, node: Node, found: &mut Vec<Vec<Node>>) {
         if self.low[node as usize] != self.seen[node as usize] {
             return;

@@ -1,7 +1,7 @@
 //! Errors of malformed histories.
 //!
-//! They are faults of the file or of the program that recorded it. A fault of the database is never
-//! an error but a [`Violation`](crate::Violation).
+//! An error is a fault of the file or of the program that recorded it. A fault of the database is
+//! never an error but a [`Violation`](crate::Violation).
 
 use std::error::Error;
 use std::fmt;
@@ -40,9 +40,9 @@ pub enum Problem {
     },
     /// A field that the format does not have.
     UnknownField(String),
-    /// A field that the line has given already.
+    /// A field given twice on a line.
     RepeatedField(&'static str),
-    /// A field that is missing, or is `null` where it must not be.
+    /// A missing field, or a `null` where a value is required.
     MissingField(&'static str),
     /// An earlier attempt has the same id.
     DuplicateId {

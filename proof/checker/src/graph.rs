@@ -1,9 +1,9 @@
 //! The dependency graph, over points in time.
 //!
 //! # Points
-//! A serializable transaction takes place at one point in time. One under snapshot isolation has
-//! two: it reads at its *snapshot* and writes at its *commit*, which comes later. A dependency
-//! orders two points:
+//! A serializable transaction takes place at one point in time. A transaction under snapshot
+//! isolation has two points: it reads at its *snapshot* and writes at its *commit*, which comes
+//! later. A dependency orders two points:
 //!
 //! | dependency | the point | comes before the point |
 //! |---|---|---|
@@ -13,24 +13,25 @@
 //! | session, real time: A ended before B started | A's commit | B's snapshot |
 //! | | A's snapshot | A's commit |
 //!
-//! where snapshot and commit of a serializable transaction are the same point. The history can be
-//! explained if and only if these points can be put into one order, that is, if the graph has no
-//! cycle. Transactions of both levels are thus judged together, each by its own level:
-//! - with serializable ones only, it is Adya's serialization graph;
-//! - with snapshots only, a cycle is one without two adjacent rw steps, which is how Fekete et al.
-//!   (TODS 2005) and Cerone and Gotsman (JACM 2018) characterize snapshot isolation: a path that
-//!   enters a transaction by rw arrives at its commit, and rw leaves from its snapshot;
-//! - mixed, a cycle is allowed exactly if it passes through a snapshot transaction from rw to rw.
-//!   A serializable transaction in that place does not make it allowed.
+//! with snapshot and commit of a serializable transaction as a single point. The history can be
+//! explained if and only if these points can be put into one order: if the graph has no cycle.
+//! Transactions of both levels are thus judged together, by their own levels:
+//! - with serializable transactions only, the graph is Adya's serialization graph;
+//! - with snapshot transactions only, a cycle is a cycle of dependencies without two adjacent rw
+//!   steps, which is how Fekete et al. (TODS 2005) and Cerone and Gotsman (JACM 2018) characterize
+//!   snapshot isolation: a path that enters a transaction by rw arrives at its commit, and rw
+//!   leaves from its snapshot;
+//! - with both, a cycle is allowed exactly if it passes through a snapshot transaction from rw to
+//!   rw. A serializable transaction in that place does not make the cycle allowed.
 //!
 //! # Real time
-//! "A ended before B started" has quadratically many pairs. Instead there is a *gate* for every
-//! start, in the order of starts: an edge leads from A's commit to the first gate after A's end,
-//! and from each gate to the next one and to the snapshot of the transaction that started there.
+//! "A ended before B started" has quadratically many pairs. Instead, every start has a *gate*, in
+//! the order of starts. An edge leads from A's commit to the first gate after A's end, and from
+//! each gate to the next gate and to the snapshot of the transaction that started at the gate.
 //!
 //! # Left out
-//! Dependencies on reads that have been reported already, because an aborted transaction or none
-//! wrote what they returned; and dependencies that would only repeat a lost update.
+//! Dependencies on reads that are reported already, because an aborted transaction or no
+//! transaction wrote their versions; and dependencies that would only repeat a lost update.
 
 use crate::history::{AttemptIndex, RowIndex, Status};
 use crate::report::Dependency;
@@ -40,7 +41,7 @@ use crate::write_order::WriteOrder;
 /// A point or a gate.
 pub(crate) type Node = u32;
 
-/// Reason of an edge.
+/// Reason for an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Link {
     WriteWrite,
@@ -50,7 +51,7 @@ pub(crate) enum Link {
     /// A commit comes before the first gate after its end.
     RealTime,
     /// Between points of one transaction, between gates, or from a gate to a point. Every search
-    /// may use it, and it does not count as a step.
+    /// may use a passage, and a passage does not count as a step.
     Passage,
 }
 
@@ -123,14 +124,14 @@ impl Edge {
         Link::ALL[(self.label >> ROW_BITS) as usize]
     }
 
-    /// Row of the dependency; `None` for links without one.
+    /// Row of the dependency; `None` for links without a row.
     pub(crate) fn row(self) -> Option<RowIndex> {
         let about_row = matches!(self.link(), Link::WriteWrite | Link::WriteRead | Link::ReadWrite);
         about_row.then_some(self.label & ((1 << ROW_BITS) - 1))
     }
 }
 
-/// Orders that must hold besides that of the data.
+/// Orders enforced besides the order of the data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Orders {
     pub(crate) session: bool,
@@ -141,9 +142,9 @@ pub(crate) struct Orders {
 struct Nodes {
     /// Node of the reads of each attempt.
     snapshot: Vec<Node>,
-    /// Attempts with a snapshot node of their own, in the order of those nodes.
+    /// Attempts with a separate snapshot node, in the order of those nodes.
     snapshots: Vec<AttemptIndex>,
-    /// Attempt that starts at each gate.
+    /// Attempts starting at the gates, by gate.
     gates: Vec<AttemptIndex>,
 }
 
@@ -177,7 +178,7 @@ impl Nodes {
     }
 }
 
-/// The graph, as one array of edges ordered by node.
+/// The graph: one array of edges ordered by source node.
 pub(crate) struct Graph {
     nodes: Nodes,
     starts: Vec<usize>,
@@ -213,7 +214,7 @@ impl Graph {
         &self.edges[self.starts[node as usize]..self.starts[node as usize + 1]]
     }
 
-    /// Attempt that a node is a point of; `None` for a gate.
+    /// Attempt of a point; `None` for a gate.
     pub(crate) fn owner(&self, node: Node) -> Option<AttemptIndex> {
         let attempts = self.nodes.snapshot.len();
         match (node as usize).checked_sub(attempts) {
@@ -223,7 +224,7 @@ impl Graph {
     }
 }
 
-/// Inputs of the edges.
+/// Inputs for the edges.
 struct Source<'s, 'h> {
     trace: &'s Trace<'h>,
     order: &'s WriteOrder,
@@ -232,7 +233,7 @@ struct Source<'s, 'h> {
 }
 
 impl Source<'_, '_> {
-    /// Calls `add` with every edge and the node that it leaves.
+    /// Calls `add` with every edge and its source node.
     fn emit(&self, mut add: impl FnMut(Node, Edge)) {
         for &attempt in &self.nodes.snapshots {
             add(self.nodes.snapshot(attempt), Edge::new(attempt, Link::Passage, 0));
@@ -256,7 +257,8 @@ impl Source<'_, '_> {
                 add(self.trace.owner(source), Edge::new(at, Link::WriteRead, row));
             }
             let next = self.order.after(row, source);
-            // An attempt that replaced the version it read is next itself, or has lost its update.
+            // An attempt that replaced the version of its read is the next writer, or lost its
+            // update.
             if next != NONE && self.trace.partner(read) == NONE {
                 add(at, Edge::new(self.trace.owner(next), Link::ReadWrite, row));
             }
@@ -288,7 +290,7 @@ impl Source<'_, '_> {
             } else {
                 last = None;
             }
-            // An unknown outcome may have taken effect at any later time.
+            // An attempt of unknown outcome may have taken effect at any later time.
             if now.status == Status::Committed {
                 last = Some(attempt);
             }

@@ -1,12 +1,12 @@
 //! A history in memory: reads and writes of every attempt of a transaction.
 //!
 //! # Layout
-//! Attempts are in the order of the file, and all their operations in one array. Rows, that is
-//! pairs of table and key, are numbered, so that the other modules work on 32-bit indexes into flat
-//! arrays: 16 bytes an operation, about 80 an attempt.
+//! Attempts are in the order of the file, and all operations are in one array. Rows (pairs of table
+//! and key) are numbered, so that the other modules work on 32-bit indexes into flat arrays: 16
+//! bytes per operation, about 80 per attempt.
 //!
 //! # Construction
-//! [`Builder`] numbers rows and refuses malformed attempts; a [`History`] never changes.
+//! [`Builder`] numbers rows and refuses malformed attempts; a [`History`] is immutable.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::error::{HistoryError, Problem};
 /// Hasher with the same result in every run.
 type Fixed = BuildHasherDefault<AHasher>;
 
-/// Isolation level that an attempt asked for.
+/// Isolation level requested by an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Isolation {
     /// `sr`: equivalent to some serial order.
@@ -32,43 +32,44 @@ pub enum Isolation {
 /// Outcome of an attempt, as far as its client knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// `ok`: it committed.
+    /// `ok`: committed.
     Committed,
-    /// `fail`: it certainly did not commit.
+    /// `fail`: certainly not committed.
     Aborted,
-    /// `info`: unknown. If a transaction that took effect has read from it, it took effect too.
+    /// `info`: unknown. The attempt took effect if an effective transaction read from it.
     Unknown,
 }
 
-/// One attempt of a transaction, without its operations (DESIGN §9).
+/// An attempt of a transaction, without operations (DESIGN §9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attempt {
-    /// Id of the attempt; every retry has a new one.
+    /// Id of the attempt; every retry has a new id.
     pub id: u64,
     /// Session of the client; attempts of one session never overlap.
     pub session: u64,
     /// Time of the request, on a clock that all sessions share.
     pub start: u64,
-    /// Time of the answer. Only an unknown outcome may lack it; if it has one, that bounds nothing.
+    /// Time of the answer. Only an attempt of unknown outcome may lack an end, and its end bounds
+    /// nothing.
     pub end: Option<u64>,
-    /// Isolation level that it asked for.
+    /// Isolation level requested.
     pub isolation: Isolation,
     /// Outcome.
     pub status: Status,
     /// Commit timestamp of a writer. Ignored for aborted attempts.
     pub commit_ts: Option<u64>,
-    /// Timestamp of the snapshot that it read from, if any.
+    /// Timestamp of the snapshot that the attempt read from, if any.
     pub snapshot: Option<u64>,
 }
 
 /// Type of an operation on a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Read of the version; no version means the row's initial state, present or not.
+    /// Read of the version; `None` means the row's initial state, present or not.
     Read,
     /// Write of the version.
     Write,
-    /// Deletion of the row, which writes a version too.
+    /// Deletion of the row, which also writes a version.
     Delete,
 }
 
@@ -81,7 +82,7 @@ pub enum Key<'a> {
     Text(&'a str),
 }
 
-/// One operation of an attempt.
+/// An operation of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation<'a> {
     /// Type of the operation.
@@ -94,9 +95,9 @@ pub struct Operation<'a> {
     pub version: Option<u64>,
 }
 
-/// Index of an attempt: the number of its line less one.
+/// Index of an attempt: its line number less one.
 pub(crate) type AttemptIndex = u32;
-/// Index of an operation among all.
+/// Index of an operation in the history.
 pub(crate) type OpIndex = u32;
 /// Index of a row.
 pub(crate) type RowIndex = u32;
@@ -143,12 +144,12 @@ pub struct History {
 }
 
 impl History {
-    /// An empty history to be filled.
+    /// Returns an empty history to be filled.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Every attempt, in the order of the file.
+    /// All attempts, in the order of the file.
     pub fn attempts(&self) -> &[Attempt] {
         &self.attempts
     }
@@ -184,7 +185,7 @@ impl History {
         start..self.ends[attempt as usize]
     }
 
-    /// All attempts, session by session and in the order of time.
+    /// All attempts, by session, in order of time.
     pub(crate) fn by_session(&self) -> Vec<AttemptIndex> {
         let mut order: Vec<AttemptIndex> = self.indexes().collect();
         order.sort_by_key(|index| {
@@ -207,7 +208,7 @@ impl History {
     }
 }
 
-/// Numbers different strings.
+/// Assigns numbers to distinct strings.
 #[derive(Debug, Default)]
 struct Interner {
     strings: Vec<String>,
@@ -262,18 +263,18 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Limit of rows, so that an edge's label has room for row and link.
+    /// Limit of rows, to leave room for row and link in an edge's label.
     const MAX_ROWS: usize = 1 << 29;
-    /// Limit of attempts, so that each can be three nodes of a graph.
+    /// Limit of attempts, to allow three graph nodes for an attempt.
     const MAX_ATTEMPTS: usize = 1 << 30;
-    /// Limit of operations, which leaves some indexes for other meanings.
+    /// Limit of operations, which reserves some indexes for special values.
     const MAX_OPERATIONS: usize = (1 << 32) - 16;
 
-    /// Adds an attempt with its operations, in the order in which it executed them.
+    /// Adds an attempt with its operations in order of execution.
     ///
     /// # Errors
     /// [`HistoryError::Line`] if the format does not allow the attempt. Do not use the builder
-    /// after that.
+    /// after an error.
     pub fn push<'a>(
         &mut self,
         attempt: Attempt,
@@ -312,7 +313,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Closes an attempt, which gets all operations added since the last one was closed.
+    /// Closes an attempt, which gets the operations added since the previous attempt.
     pub(crate) fn add_attempt(&mut self, attempt: Attempt) -> Result<(), Problem> {
         match attempt.end {
             Some(end) if end < attempt.start => return Err(Problem::EndsBeforeStart),

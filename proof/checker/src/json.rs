@@ -1,8 +1,8 @@
-//! The subset of JSON that a history needs: objects and arrays of known shape, strings, whole
-//! numbers, `null`.
+//! The subset of JSON for histories: objects and arrays of known shape, strings, whole numbers,
+//! `null`.
 //!
-//! No function is recursive and no value is skipped: a value that the format does not have is an
-//! error where it begins, however deeply it is nested.
+//! No function is recursive and no value is skipped: an unexpected value is an error where it
+//! begins, however deeply nested.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ impl<'l> Cursor<'l> {
         Self { bytes, at: 0 }
     }
 
-    /// The error that `expected` is not at this position.
+    /// The error that `expected` is missing at this position.
     pub(crate) fn expected(&self, expected: &'static str) -> Problem {
         Problem::Syntax { column: self.at + 1, expected }
     }
@@ -36,14 +36,14 @@ impl<'l> Cursor<'l> {
         self.bytes.get(self.at).copied()
     }
 
-    /// Skips `byte` if it is next; returns whether it was.
+    /// Skips `byte` if it is next, and returns whether it is.
     pub(crate) fn eat(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found
     }
 
-    /// Skips `byte`, which errors call `name`.
+    /// Skips `byte`; errors call it `name`.
     pub(crate) fn expect(&mut self, byte: u8, name: &'static str) -> Result<(), Problem> {
         if self.eat(byte) { Ok(()) } else { Err(self.expected(name)) }
     }

@@ -1,8 +1,8 @@
 //! Checks a database's isolation from the history that its clients recorded.
 //!
 //! A [`History`] lists attempts of transactions: their reads and writes, begin and end, and the
-//! outcome reported to the client. [`check`] decides whether the isolation levels that the attempts
-//! asked for allow this, and if not, which transactions contradict each other and how.
+//! outcome reported to the client. [`check`] decides whether the requested isolation levels allow
+//! the history, and if not, which transactions conflict and how.
 //!
 //! ```
 //! use lotus_checker::{Anomaly, History, Options, check};
@@ -26,33 +26,34 @@
 //! ```
 //!
 //! # What a clean report proves
-//! There is an order of the transactions that took effect that explains all reads: each transaction
-//! runs at one point in time (`sr`), or reads at one point and writes at a later one (`si`), and
-//! between the two points of an `si` transaction no other transaction writes a row that it writes
-//! too. The order keeps the sessions' order and, if asked for, that of real time. Besides:
-//! - no read returned an aborted, unwritten or intermediate version, or one of another row;
+//! All reads are explained by an order of the effective transactions: a transaction runs at one
+//! point in time (`sr`), or reads at one point and writes at a later point (`si`), and between the
+//! two points of an `si` transaction no other transaction writes a row of its write set. The order
+//! keeps the sessions' order and, if requested, the real-time order. Besides:
+//! - no read returned an aborted, unwritten or intermediate version, or a version of another row;
 //! - commit timestamps agree with the order that updates show;
 //! - reads at a snapshot, and writes over it, are as the commit timestamps require.
 //!
 //! # What it does not prove
 //! - That the database is right: only that this run was.
-//! - Anything about writers without a place in the write order. That order is known from commit
-//!   timestamps and from updates; dependencies on a writer that reported neither are not seen. A
-//!   history whose committed writers all report `cts`, as Lotus's do, is judged completely, except
-//!   for writers of unknown outcome.
-//! - Anything about absence. `null` means the initial state, so a scan that missed a row shows
-//!   only if the history reports the index rows that it read.
-//! - That everything was stored: compare the last versions with the stored ones.
+//! - Anything about writers without a place in the write order. Commit timestamps and updates show
+//!   the write order; dependencies on a writer that reported neither are not seen. A history whose
+//!   committed writers all report `cts`, as Lotus's do, is judged completely, except for writers of
+//!   unknown outcome.
+//! - Anything about absence. `null` means the initial state, so a scan that missed a row shows only
+//!   if the history reports the index rows that the scan read.
+//! - That every write was stored: compare the last versions with the stored versions.
 //! - That values are right: the history has only their versions.
 //!
 //! # How it works
 //! [`trace`] finds the writer of every version read, and the attempts of unknown outcome that took
-//! effect; [`write_order`] finds the order in which versions were written, from two sources that
-//! must agree; [`graph`] is the dependency graph, with the rule that judges both levels together;
-//! [`components`] and [`search`] find cycles in it. Each property has a file in `properties`.
+//! effect. [`write_order`] finds the order in which versions were written, from two sources that
+//! must agree. [`graph`] is the dependency graph, with the rule for judging both levels together.
+//! [`components`] and [`search`] find cycles in the graph. Each property has a file in
+//! `properties`.
 //!
 //! # Dependencies
-//! Only the standard library, so that the checker shares no code with the checked database.
+//! Only the standard library: the checker shares no code with the checked database.
 #![forbid(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links, reason = "the essay is for readers of the code as well")]
 

@@ -1,6 +1,7 @@
 //! Reader of histories in JSON Lines (DESIGN §9).
 //!
-//! One line is in memory at a time. Fields may come in any order, each once; others are refused.
+//! One line is in memory at a time. Fields may come in any order, without repetition; unknown
+//! fields are refused.
 
 use std::io::{BufRead, Read};
 
@@ -8,7 +9,7 @@ use crate::error::{HistoryError, Problem};
 use crate::history::{Access, Attempt, Builder, History, Isolation, Key, Operation, Status};
 use crate::json::Cursor;
 
-/// Limit of a line, so that a file without line breaks does not fill the memory.
+/// Limit of a line's length, so that a file without line breaks does not fill the memory.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
 impl History {
@@ -107,7 +108,7 @@ impl Fields {
     }
 }
 
-/// Parses a field, which must not have been given yet.
+/// Parses a field; an error if it was given before.
 fn once<T>(
     field: &mut Option<T>,
     name: &'static str,

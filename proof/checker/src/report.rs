@@ -1,7 +1,7 @@
 //! The findings of a check, and their text.
 //!
-//! Nothing is decided here. The number of violations with details is limited for each kind of
-//! anomaly, so that a flood of one kind does not hide the others; all are counted.
+//! This module decides nothing. The number of violations with details is limited for each kind of
+//! anomaly, so that a frequent kind does not hide the others; every violation is counted.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,7 +18,7 @@ pub enum Anomaly {
     Internal,
     /// A read returned a version that was never written.
     UnwrittenRead,
-    /// A read returned a version that was written to another row.
+    /// A read returned a version of another row.
     RecycledRead,
     /// G1a, aborted read (Adya, thesis, chapter 3).
     G1a,
@@ -28,7 +28,7 @@ pub enum Anomaly {
     VersionOrder,
     /// Two transactions updated the same version of a row.
     LostUpdate,
-    /// A read from a snapshot did not return the newest version of that time.
+    /// A read from a snapshot did not return the newest version at that time.
     SnapshotRead,
     /// G-SIa, interference (Adya, thesis, chapter 4): a transaction under snapshot isolation
     /// overwrote a version that its snapshot does not show.
@@ -43,14 +43,14 @@ pub enum Anomaly {
     GNonadjacent,
     /// G2, a cycle with adjacent anti-dependencies, such as write skew (Adya, thesis, chapter 3).
     G2,
-    /// A cycle that exists only with the order of a session.
+    /// A cycle that exists only with the session order.
     SessionOrder,
-    /// A cycle that exists only with the order of real time.
+    /// A cycle that exists only with the real-time order.
     RealTime,
 }
 
 impl Anomaly {
-    /// All kinds, in the order in which a report lists them.
+    /// All kinds, in the order of a report.
     pub const ALL: [Self; 17] = [
         Self::DuplicateVersion,
         Self::Internal,
@@ -104,13 +104,13 @@ impl fmt::Display for Anomaly {
 /// Reason why one transaction comes before another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Dependency {
-    /// Wrote the version of a row directly before the other's.
+    /// Wrote the version of a row directly before the other's version.
     WriteWrite,
-    /// Wrote the version that the other read.
+    /// Wrote the version read by the other.
     WriteRead,
-    /// Read the version that the other replaced: an anti-dependency.
+    /// Read the version replaced by the other: an anti-dependency.
     ReadWrite,
-    /// Came before the other in their session.
+    /// Came before the other in the session.
     Session,
     /// Ended before the other started.
     RealTime,
@@ -128,29 +128,30 @@ impl fmt::Display for Dependency {
     }
 }
 
-/// One step of the evidence: `T17 --rw(acct/9)--> T23`.
+/// A step of a violation's evidence: `T17 --rw(acct/9)--> T23`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edge {
-    /// Id of the transaction that comes first.
+    /// Id of the earlier transaction.
     pub from: u64,
-    /// Id of the transaction that comes after it.
+    /// Id of the later transaction.
     pub to: u64,
-    /// Reason of this order.
+    /// Reason for this order.
     pub dependency: Dependency,
     /// Row of the dependency, as `table/key`.
     pub row: Option<String>,
 }
 
-/// One anomaly, with its evidence.
+/// An anomaly with evidence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// Kind of the anomaly.
     pub anomaly: Anomaly,
-    /// Ids of the transactions involved, each once.
+    /// Ids of the transactions involved, without duplicates.
     pub transactions: Vec<u64>,
-    /// Their dependencies: a cycle where the anomaly is one, else at most one edge.
+    /// Dependencies between the transactions: a cycle if the anomaly is a cycle, otherwise at most
+    /// one edge.
     pub edges: Vec<Edge>,
-    /// A sentence on the course of events; empty where the edges say it all.
+    /// A sentence on the course of events; empty if the edges suffice.
     pub story: String,
 }
 
@@ -178,7 +179,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// Number of attempts that took effect.
     pub transactions: usize,
-    /// Number found of each anomaly.
+    /// Number of violations of each anomaly.
     counts: [u64; Anomaly::ALL.len()],
 }
 
@@ -188,8 +189,8 @@ impl Report {
         self.counts.iter().all(|count| *count == 0)
     }
 
-    /// Number of violations of one kind, with or without details. Only a few cycles are searched
-    /// for in each tangle of transactions, however many it has.
+    /// Number of violations of one kind, with or without details. A tangle of transactions may have
+    /// more cycles: the search is limited to a few.
     pub fn count(&self, anomaly: Anomaly) -> u64 {
         self.counts[anomaly as usize]
     }
@@ -200,7 +201,7 @@ impl Report {
     }
 }
 
-/// One line for each violation, then the counts, or `no violation`.
+/// A line for each violation, then the counts, or `no violation`.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for violation in &self.violations {
@@ -241,12 +242,12 @@ impl<'h> Findings<'h> {
         Self { history, limit: limit as u64, violations: Vec::new(), counts }
     }
 
-    /// Name of an attempt such as `T17`, for a story.
+    /// Name of an attempt such as `T17`, for the text of a violation.
     pub(crate) fn name(&self, attempt: AttemptIndex) -> String {
         format!("T{}", self.history.attempt(attempt).id)
     }
 
-    /// Counts a violation. If it is within the limit, records it with the text of `story`.
+    /// Counts a violation. Records the violation with the text of `story` if the limit allows.
     pub(crate) fn add(
         &mut self,
         anomaly: Anomaly,

@@ -1,19 +1,19 @@
 //! Search for short cycles of each kind, and their names.
 //!
 //! A history without cycles costs one pass over the graph. Otherwise every strongly connected
-//! component ("tangle") is searched with few kinds of links first and then with more, so that a
-//! cycle is found with the fewest kinds of links. Each kind of cycle has one link that all its
-//! cycles contain; from the end of each edge with that link, a breadth-first search leads back to
-//! its start.
+//! component ("tangle") is searched first with few kinds of links and then with more, so that a
+//! cycle is found with the fewest kinds of links. Each kind of cycle has a characteristic link,
+//! part of every cycle of the kind. From the target of each edge with this link, a breadth-first
+//! search leads back to the edge's source.
 //!
 //! # Choice of cycles
 //! A tangle can have exponentially many cycles. Searches begin with the edges that lead back in
-//! time by the least: the cycles that they close are short. The shortest of the found cycles are
-//! reported, as long as each involves a transaction that no cycle before it does.
+//! time the least, as these close short cycles. The shortest of the found cycles are reported, as
+//! long as each involves a new transaction.
 //!
 //! # Bounds
-//! The work on one tangle is bounded. If a cycle of a more specific kind is missed for that reason,
-//! a later, more general search finds some cycle; it is named by the edges that it has.
+//! The work on a tangle is bounded. If the bound hides a cycle of a more specific kind, a later,
+//! more general search finds some cycle, which is named by its edges.
 
 use std::collections::VecDeque;
 
@@ -23,21 +23,20 @@ use crate::history::History;
 use crate::properties::CYCLES;
 use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 
-/// Search for one kind of cycle.
+/// Search for a kind of cycle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
-    /// Link that every such cycle contains.
+    /// Link in every cycle of the kind.
     pub(crate) begin: Link,
-    /// Other links that it may contain.
+    /// Further links allowed in the cycle.
     pub(crate) go_on: Mask,
 }
 
-/// Limit of edges to visit for one kind of cycle in one tangle. A search that has begun is
-/// finished.
+/// Limit of edges to visit for one kind of cycle in a tangle. A search is never cut short.
 const MAX_WORK: usize = 1 << 25;
-/// Limit of cycles of one kind to find in one tangle; the shortest are chosen from these.
+/// Limit of cycles of one kind to find in a tangle; the shortest are reported.
 const MAX_FOUND: usize = 64;
-/// Limit of cycles of one kind to report for one tangle.
+/// Limit of cycles of one kind to report for a tangle.
 const MAX_REPORTED: usize = 16;
 
 /// Reports the cycles of a graph.
@@ -103,15 +102,15 @@ struct Reached {
     edge: Edge,
 }
 
-/// A cycle: each node with the edge that leaves it.
+/// A cycle: the nodes with their outgoing edges.
 type Cycle = Vec<(Node, Edge)>;
 
 struct Finder<'g> {
     history: &'g History,
     graph: &'g Graph,
-    /// Tangle of each node, by number, in the graph that is being searched.
+    /// Number of each node's tangle, in the graph being searched.
     tangle: Vec<u32>,
-    /// Whether each attempt is in a cycle that has been reported.
+    /// Whether each attempt is in a reported cycle.
     reported: Vec<bool>,
     reached: Vec<Option<Reached>>,
     round: u32,
@@ -132,7 +131,7 @@ impl<'g> Finder<'g> {
         }
     }
 
-    /// Cycles of a kind in a tangle; each involves a transaction that no earlier one does.
+    /// Cycles of a kind in a tangle; every cycle adds a transaction to the cycles reported before.
     fn cycles(&mut self, search: Search, tangle: &[Node]) -> Vec<Vec<CycleStep>> {
         let mut work = MAX_WORK;
         let mut found = Vec::new();
@@ -155,7 +154,7 @@ impl<'g> Finder<'g> {
         found
     }
 
-    /// Edges with a link within a tangle, the most promising first.
+    /// Edges with this link within a tangle, the most promising first.
     fn beginnings(&self, link: Link, tangle: &[Node]) -> Vec<(Node, Edge)> {
         let mut found = Vec::new();
         for &from in tangle {
@@ -177,7 +176,8 @@ impl<'g> Finder<'g> {
         found
     }
 
-    /// Whether an edge leads to a transaction that ended before the one that it comes from started.
+    /// Whether an edge leads to a transaction that ended before the edge's source transaction
+    /// started.
     fn leads_back(&self, from: Node, edge: Edge) -> bool {
         let [from, to] = [from, edge.to].map(|node| self.graph.owner(node));
         let [Some(from), Some(to)] = [from, to] else { return false };
@@ -185,7 +185,7 @@ impl<'g> Finder<'g> {
         to.end.is_some_and(|end| end < from.start)
     }
 
-    /// The shortest cycle that begins with `edge`; passages count as no step.
+    /// The shortest cycle that begins with `edge`; passages do not count as steps.
     fn close(&mut self, start: Node, edge: Edge, mask: Mask, work: &mut usize) -> Option<Cycle> {
         let graph = self.graph;
         self.round += 1;
@@ -195,7 +195,7 @@ impl<'g> Finder<'g> {
             if node == start {
                 return Some(self.trace_back(start));
             }
-            // A shorter path to it has been found in the meantime.
+            // A shorter path to the node has been found meanwhile.
             if self.reached[node as usize].is_none_or(|reached| reached.distance != distance) {
                 continue;
             }
@@ -240,11 +240,11 @@ impl<'g> Finder<'g> {
         }
     }
 
-    /// The cycle between transactions, without gates and passages, from the transaction that is
-    /// first in the history.
+    /// The cycle's steps between transactions, without gates and passages, beginning at the
+    /// transaction that is first in the history.
     fn steps(&self, cycle: &[(Node, Edge)]) -> Vec<CycleStep> {
         let mut steps: Vec<CycleStep> = Vec::new();
-        // The step that has left a transaction and not yet arrived at the next one.
+        // The step that has left a transaction and not yet arrived at the next transaction.
         let mut leaving = None;
         for &(node, edge) in cycle {
             if let Some(dependency) = edge.link().dependency() {

@@ -7,13 +7,14 @@
 //!
 //! # Sources
 //! The source of a read is the operation that wrote the version. Versions are unique per row, so
-//! there is one source; where two operations claim the same version, [`Trace::duplicates`] has
-//! both, and the more likely of the two is taken.
+//! the source is unique. Where two operations claim the same version, [`Trace::duplicates`] has
+//! both, and the more likely operation is the source.
 //!
 //! # Attempts that took effect
-//! All committed attempts, and every attempt of unknown outcome that one of them has read from,
-//! directly or through other attempts of unknown outcome. Any other attempt of unknown outcome may
-//! have happened or not; assuming that it did not can hide a violation, never invent one.
+//! All committed attempts, and every attempt of unknown outcome that a committed attempt has read
+//! from, directly or through other attempts of unknown outcome. Further attempts of unknown outcome
+//! may have taken effect or not; the assumption that they did not can hide a violation, never
+//! invent a violation.
 
 use crate::history::{AttemptIndex, History, Isolation, Kind, OpIndex, RowIndex, Status};
 
@@ -29,11 +30,11 @@ pub(crate) enum Role {
     Read,
     /// A later read that agrees with the attempt's earlier read or write.
     Repeat,
-    /// A later read that does not agree.
+    /// A later read that disagrees.
     Stray,
     /// The attempt's last write of a row.
     Write,
-    /// An earlier write, which the attempt itself replaced.
+    /// An earlier write, replaced by the attempt itself.
     Overwritten,
 }
 
@@ -71,14 +72,14 @@ impl ByRow {
 pub(crate) struct Trace<'h> {
     pub(crate) history: &'h History,
     pub(crate) by_row: ByRow,
-    /// Pairs of operations of different attempts that claim to have written the same version.
+    /// Pairs of operations of different attempts with writes of the same version.
     pub(crate) duplicates: Vec<[OpIndex; 2]>,
     /// Attempt of each operation.
     owner: Vec<AttemptIndex>,
     role: Vec<Role>,
-    /// Last write of the same row by the same attempt, for each read, and the other way round.
+    /// For a read, the attempt's last write of the row; for a write, the attempt's read of the row.
     partner: Vec<OpIndex>,
-    /// Write of the version of each read; [`INITIAL`], or [`NONE`] if there is none.
+    /// Write of the version of each read; [`INITIAL`], or [`NONE`] without a write.
     source: Vec<OpIndex>,
     /// Whether each attempt took effect.
     took_effect: Vec<bool>,
@@ -123,7 +124,7 @@ impl<'h> Trace<'h> {
         self.took_effect[attempt as usize]
     }
 
-    /// Name of an operation's version, for a story.
+    /// Name of an operation's version, for the text of a violation.
     pub(crate) fn version(&self, op: OpIndex) -> String {
         match self.history.op(op).kind {
             Kind::ReadInitial => "the initial state".to_owned(),
@@ -131,7 +132,7 @@ impl<'h> Trace<'h> {
         }
     }
 
-    /// Commit timestamp of the attempt that made this write.
+    /// Commit timestamp of the attempt of a write.
     pub(crate) fn commit_ts(&self, write: OpIndex) -> Option<u64> {
         self.history.attempt(self.owner(write)).commit_ts
     }
@@ -141,9 +142,9 @@ impl<'h> Trace<'h> {
         op < INITIAL && self.role(op) == Role::Write && self.took_effect(self.owner(op))
     }
 
-    /// Whether the read returned a state that the row was in before its attempt wrote: initial, or
+    /// Whether the read returned a state of the row from before its attempt's write: initial, or
     /// installed by another writer. A read of the attempt's own later write is an internal
-    /// contradiction; it says nothing about the order of versions.
+    /// contradiction and says nothing about the order of versions.
     pub(crate) fn is_sound(&self, read: OpIndex) -> bool {
         let source = self.source(read);
         let is_foreign = |write| self.owner(write) != self.owner(read);
@@ -168,7 +169,8 @@ impl<'h> Trace<'h> {
     }
 
     fn assign_roles(&mut self) {
-        // By row: the last attempt that used it, plus one, and its first read or last write.
+        // By row: the last attempt on the row, plus one, and the attempt's first read or last
+        // write.
         let mut touched = vec![(0u32, NONE); self.history.row_count()];
         for attempt in self.history.indexes() {
             for op in self.history.ops_of(attempt) {

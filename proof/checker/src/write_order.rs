@@ -1,32 +1,32 @@
 //! The order in which the versions of each row were written.
 //!
 //! # Two sources
-//! - **Chains**: the write of an attempt that read a version follows that version directly.
+//! - **Chains**: the write of an attempt that read a version directly follows the version.
 //! - **Commit timestamps** of the writers.
 //!
-//! Chains take precedence, and timestamps only order one chain after another, by the first
-//! timestamp in each. So a wrong timestamp does not change the order within a chain; it shows as a
-//! chain along which timestamps do not grow, which
-//! [`version_order`](crate::properties::version_order) looks for.
+//! Chains take precedence, and timestamps only order whole chains, by the first timestamp in each.
+//! So a wrong timestamp does not change the order within a chain. Instead the chain's timestamps do
+//! not grow, which [`version_order`](crate::properties::version_order) detects.
 //!
 //! # Chains without a place
 //! A chain without any timestamp that does not begin at the initial state has no place among the
-//! others and stays apart. The dependencies within it are true, but others may be missing.
+//! other chains and stays apart. The dependencies within the chain are true, but further
+//! dependencies may be missing.
 //!
-//! Where two attempts claim the place after one version, the one with the lower timestamp gets it;
-//! the other becomes the head of another chain, and [`lost_update`](crate::properties::lost_update)
-//! reports it.
+//! Where two attempts claim the place after one version, the attempt with the lower timestamp gets
+//! the place. The other attempt becomes the head of another chain, and
+//! [`lost_update`](crate::properties::lost_update) reports the conflict.
 
 use crate::history::{OpIndex, RowIndex};
 use crate::trace::{INITIAL, NONE, Trace};
 
-/// The versions of every row, linked in the order in which they were written.
+/// The versions of every row, linked in the order of their writes.
 pub(crate) struct WriteOrder {
     /// First version of each row after the initial state.
     first: Vec<OpIndex>,
     /// Next version of the row, for each write.
     next: Vec<OpIndex>,
-    /// Previous version of the row, for each write; [`INITIAL`] if it is the first.
+    /// Previous version of the row, for each write; [`INITIAL`] for the first version.
     previous: Vec<OpIndex>,
 }
 
@@ -42,7 +42,7 @@ struct Chain {
 enum Rank {
     /// Begins at the initial state.
     First,
-    /// Has this as its first commit timestamp.
+    /// First commit timestamp of the chain.
     At(u64),
     /// Has no commit timestamp.
     Open,
@@ -71,23 +71,23 @@ impl WriteOrder {
         order
     }
 
-    /// The version directly after `version` of `row`; [`NONE`] if there is none.
+    /// The version directly after `version` of `row`; [`NONE`] for the last version.
     pub(crate) fn after(&self, row: RowIndex, version: OpIndex) -> OpIndex {
         if version == INITIAL { self.first[row as usize] } else { self.next[version as usize] }
     }
 
-    /// The version directly before; [`INITIAL`], or [`NONE`] if it is not known.
+    /// The version directly before; [`INITIAL`], or [`NONE`] if unknown.
     pub(crate) fn before(&self, version: OpIndex) -> OpIndex {
         self.previous[version as usize]
     }
 
-    /// Versions of the row from `start` on, itself included.
+    /// Versions of the row from `start` on, including `start`.
     pub(crate) fn from(&self, start: OpIndex) -> impl Iterator<Item = OpIndex> {
         let known = |op: OpIndex| (op != NONE).then_some(op);
         std::iter::successors(known(start), move |op| known(self.next[*op as usize]))
     }
 
-    /// Links every version that an update wrote to the one that it read.
+    /// Links every version written by an update to the version that the update read.
     fn link_updates(&mut self, trace: &Trace<'_>, row: RowIndex, versions: &[(u64, OpIndex)]) {
         for &(_, write) in versions {
             let read = trace.partner(write);
@@ -115,7 +115,7 @@ impl WriteOrder {
     ) {
         chains.clear();
         // Versions that no head leads to form a circle: an attempt read a version that depends on
-        // its own write. The second pass cuts the circle anywhere.
+        // its own write. The second pass cuts the circle at an arbitrary place.
         for only_heads in [true, false] {
             for &(_, head) in versions {
                 // No previous version, or the initial state.
@@ -127,7 +127,7 @@ impl WriteOrder {
         }
     }
 
-    /// Cuts off the chain that begins at `head`, which becomes a head if it was none.
+    /// Cuts off the chain from `head` on; `head` becomes a chain's head.
     fn cut_chain(&mut self, trace: &Trace<'_>, head: OpIndex, placed: &mut [bool]) -> Chain {
         let mut rank = Rank::Open;
         let mut tail = head;

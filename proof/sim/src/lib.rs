@@ -1,23 +1,23 @@
 //! The whole cluster on virtual time: scenarios, faults, and the properties that must survive them.
 //!
 //! # What it is
-//! A [`Scenario`] is data: a cluster, a workload, and its faults. [`run::run`] runs one with the
+//! A [`Scenario`] is data: a cluster, a workload, and faults. [`run::run`] runs a scenario with the
 //! production crates on the `sim` fabric, from one seed, and judges the result. Scenarios are
 //! generated from a seed ([`swarm`]) or named after the hazards that they provoke ([`named`]). A
-//! [`campaign`] runs many; [`shrink`] makes a failing one short. [`locks`] has trials of lock
-//! systems without an engine.
+//! [`campaign`] runs many; [`shrink`] shortens a failing one. [`locks`] has trials of lock systems
+//! without an engine.
 //!
 //! # Floors
 //! `campaigns`, `locks`, `drive`, `properties`, `scenario`, `verdict`: each folder imports only
-//! from those behind it.
+//! from folders behind it.
 //!
 //! # What it is not
 //! A model of the protocol. The engine checks its memory (audit and inspections), the workloads
-//! check their data, and [`properties`] check what clients saw; isolation is judged by
+//! check their data, and [`properties`] check the results that clients saw. Isolation is judged by
 //! `lotus-checker`, which shares no code with the engine.
 //!
 //! # Ownership and threads
-//! One run lives on one thread and owns its world. Runs share nothing, so campaigns use all cores.
+//! A run lives on one thread and owns its world. Runs share no state, so campaigns use all cores.
 
 #![forbid(unsafe_code)]
 

@@ -1,19 +1,19 @@
-//! Verdict on a run: violations of properties, and figures of what happened.
+//! Verdict on a run: violations of properties, and figures of the run.
 
 use lotus_benchmarks::AbortReason;
 use lotus_fabric::sim::FaultCounts;
 use std::time::Duration;
 
-/// Property that the run ends within its limits.
+/// Property that the run ends within the limits.
 pub const ENDS: &str = "the run comes to its end";
 
 /// Property that no thread panics.
 pub const NO_PANIC: &str = "nobody panics";
 
-/// Property that lanes are closed, without which their nodes could not be restarted.
+/// Property that lanes are closed; the nodes of open lanes could not be restarted.
 pub const LANES_END: &str = "lanes end with whoever has opened them";
 
-/// Property that workloads check as they read.
+/// Property that workloads check during reads.
 pub const READS: &str = "transactions see what they must";
 
 /// Properties of lock systems, in trials without an engine.
@@ -24,7 +24,7 @@ pub const LOCKS: &str = "locks exclude, and are free in the end";
 pub struct Violation {
     /// Name of the property.
     pub property: String,
-    /// Finding that contradicts it.
+    /// Finding that contradicts the property.
     pub detail: String,
 }
 
@@ -43,11 +43,12 @@ pub struct Figures {
     pub version_table_hits: u64,
     /// Moves of shards.
     pub moves: Moves,
-    /// Snapshots that were written into files.
+    /// Snapshots written into files.
     pub snapshots: u64,
     /// Number of dropped tables whose memory was given back.
     pub dropped: u64,
-    /// Number of transactions that did not come to an end, and were ended when their time was up.
+    /// Number of transactions that did not end by themselves, and were ended when their time was
+    /// up.
     pub overdue: u64,
     /// Events of the world.
     pub events: u64,
@@ -57,7 +58,7 @@ pub struct Figures {
     pub memory_lost: u64,
     /// Memory nodes that restarted with empty memory and serve again.
     pub memory_filled: u64,
-    /// Compute nodes that have returned as new incarnations.
+    /// Compute nodes that returned as new incarnations.
     pub returned: u64,
     /// Faults that happened.
     pub faults: FaultCounts,
@@ -72,7 +73,7 @@ pub struct Moves {
     pub done: u64,
     /// Orders that failed.
     pub failed: u64,
-    /// Attempts that were asked to give up their locks.
+    /// Attempts asked to give up locks.
     pub stragglers: u64,
 }
 
@@ -83,7 +84,7 @@ pub struct Outcome {
     pub violations: Vec<Violation>,
     /// Counts of the run.
     pub figures: Figures,
-    /// Hash of the trace; equal for every run of one scenario with one seed.
+    /// Hash of the trace; equal for all runs of a scenario with the same seed.
     pub trace_hash: u64,
 }
 

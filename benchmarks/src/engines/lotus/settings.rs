@@ -1,4 +1,4 @@
-//! Settings of the engine from those of a benchmark.
+//! Engine settings derived from the settings of a benchmark.
 
 use std::time::Duration;
 
@@ -52,7 +52,8 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
         })
         .addresses(match config.address_cache {
             AddressCache::Warm => lotus::Addresses::Warm,
-            // Coordinators of a compute node share a cache, so the command line refuses the other.
+            // Coordinators of a compute node share a cache, so the command line refuses
+            // `PerThread`.
             AddressCache::Cold | AddressCache::PerThread => lotus::Addresses::Cold,
         })
         .balance(config.balance_us.map(Duration::from_micros))

@@ -14,11 +14,11 @@ use crate::contract::engine::AbortReason;
 use crate::contract::stats::Counts;
 use crate::workloads::kvs::integer_key;
 
-/// Bounds of each transaction's success rate. All but one follow from the population: a subscriber
-/// has a row of a given type with 62.5 %, and a facility has a call forwarding of a given start
-/// with 50 %, a share that inserts and deletions preserve. The rate of GetNewDestination is 14.8 %
-/// with forwardings as loaded, and 19.1 % with forwardings as inserted; the specification states
-/// 23.9 %.
+/// Bounds of each transaction's success rate. All rates but one follow from the population: a
+/// subscriber has a row of a given type with 62.5 %, and a facility has a call forwarding of a
+/// given start with 50 %, a share that inserts and deletions preserve. The rate of
+/// GetNewDestination is 14.8 % with forwardings as loaded, and 19.1 % with forwardings as inserted;
+/// the specification states 23.9 %.
 const EXPECTED: [(f64, f64); 7] = [
     (1.0, 1.0),
     (0.148, 0.239),
@@ -28,8 +28,8 @@ const EXPECTED: [(f64, f64); 7] = [
     (0.3125, 0.3125),
     (0.3125, 0.3125),
 ];
-/// Tolerance of a rate. Popular subscribers are few, so that the rates are theirs rather than the
-/// population's: with the smallest population that is judged they vary by about 1 %.
+/// Tolerance of a rate. Popular subscribers are few, so that the rates reflect them rather than the
+/// population: with the smallest population that is judged the rates vary by about 1 %.
 const TOLERANCE: f64 = 0.05;
 /// Smallest number of subscribers, and of transactions, that gives a meaningful rate.
 const LEAST_SUBSCRIBERS: u64 = 10_000;
@@ -114,7 +114,7 @@ fn complaint(key: &PrimaryKey, record: &[u8]) -> String {
     format!("row {key:?} is {record:02x?}")
 }
 
-/// Existing facilities, one bit each; a byte for each subscriber.
+/// Existing facilities: a byte per subscriber, a bit per facility.
 struct Facilities(Vec<u8>);
 
 impl Facilities {
@@ -122,7 +122,7 @@ impl Facilities {
         Self(vec![0; subscribers as usize])
     }
 
-    /// Marks a facility as existing. Returns false if there is no such subscriber or type.
+    /// Marks a facility as existing. Returns false if the subscriber or the type does not exist.
     fn add(&mut self, s_id: u64, sf_type: u8) -> bool {
         let types = (s_id as usize).checked_sub(1).and_then(|at| self.0.get_mut(at));
         let (Some(types), 1..=4) = (types, sf_type) else { return false };

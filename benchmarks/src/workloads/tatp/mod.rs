@@ -1,24 +1,25 @@
 //! TATP: a registry of mobile subscribers, four tables and seven short transactions (LOTUS §8.1).
 //!
-//! The rules are those of the specification ("Telecom Application Transaction Processing
-//! Benchmark", version 1.0): population, mix, parameters, and the unequal popularity of
-//! subscribers. Records have at most 48 bytes.
+//! The rules come from the specification ("Telecom Application Transaction Processing Benchmark",
+//! version 1.0): population, mix, parameters, and the unequal popularity of subscribers. Records
+//! have at most 48 bytes.
 //!
 //! # Telephone numbers
-//! Three transactions know only a subscriber's telephone number. They follow a unique secondary
-//! path ([`lotus::path`]), a fifth table from numbers to subscribers. A number is the subscriber's
-//! own number in fifteen decimal digits, so the key is that integer, and the path row shares the
-//! shard of its subscriber.
+//! Three transactions know only a subscriber's telephone number. These transactions follow a unique
+//! secondary path ([`lotus::path`]), a fifth table from numbers to subscribers. A telephone number
+//! is the subscriber's own number in fifteen decimal digits, so the key is that integer, and the
+//! path row shares the shard of its subscriber.
 //!
 //! # Expected failures
-//! Many transactions ask for rows that do not exist, or insert one that does. The specification
-//! counts such a transaction as failed; here it is an abort with [`AbortReason::Logic`], which is
-//! not retried. The success rate of each transaction follows from the population, and is checked.
+//! Many transactions ask for rows that do not exist, or insert a row that exists. The specification
+//! counts such a transaction as failed; here the transaction aborts with [`AbortReason::Logic`],
+//! and is not retried. The success rate of each transaction follows from the population, and is
+//! checked.
 //!
 //! # The audit
-//! Every call forwarding belongs to a special facility, and their number equals those loaded plus
-//! those inserted less those deleted (the balance). All data that no transaction changes is as
-//! loaded.
+//! Every call forwarding belongs to a special facility, and the number of call forwardings equals
+//! the loaded rows plus the inserted rows minus the deleted rows (the balance). All data that no
+//! transaction changes is as loaded.
 
 mod audit;
 mod population;
@@ -55,7 +56,7 @@ const BY_NUMBER: usize = 4;
 const TABLES: [&str; 5] =
     ["subscriber", "access_info", "special_facility", "call_forwarding", "subscriber_by_number"];
 
-/// Number of telephone numbers: larger ones have too many digits.
+/// Number of telephone numbers: larger numbers have too many digits.
 const NUMBERS: u64 = 10_u64.pow(population::DIGITS as u32);
 /// Hours of a day.
 const HOURS: u8 = 24;
@@ -96,7 +97,7 @@ pub struct Tatp {
     spread: u64,
 }
 
-/// One transaction and its parameters.
+/// A transaction with its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TatpRequest {
     pub(crate) kind: TatpProfile,
@@ -190,7 +191,7 @@ impl Tatp {
         txn.execute().await?;
         match txn.value(item) {
             None => Err(MISSED),
-            // No transaction writes it.
+            // No transaction writes this table.
             Some(record) if record == self.population.access_info(r.s_id.into(), r.row_type) => {
                 Ok(0)
             }

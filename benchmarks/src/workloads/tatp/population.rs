@@ -1,10 +1,10 @@
 //! Initial rows of all tables and their contents (TATP specification, §3).
 //!
 //! Every row is a function of its number and the seed, so that any number of loaders can make rows
-//! in any order, and an audit can make them again. The specification gives each subscriber one to
-//! four rows of access information, at random. To find row `n` without counting all rows before it,
-//! the row counts are *dealt*: of four neighbouring subscribers one gets one row, one two, one
-//! three and one four, and only their order is random.
+//! in any order, and an audit can make the same rows again. The specification gives each subscriber
+//! one to four rows of access information, at random. To find row `n` without counting all rows
+//! before it, the row counts are *dealt*: of four neighbouring subscribers, one each gets one, two,
+//! three and four rows, and only their order is random.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::contract::workload::mix;
 pub(super) const TYPES: u64 = 4;
 /// The hours at which call forwardings start.
 pub(super) const START_TIMES: [u8; 3] = [0, 8, 16];
-/// Longest duration of a call forwarding, in hours; the shortest is one.
+/// Longest duration of a call forwarding, in hours; the shortest is one hour.
 pub(super) const LONGEST_HOURS: u64 = 8;
 /// Share of special facilities that are active, in per cent.
 const ACTIVE_PERCENT: u64 = 85;
@@ -137,7 +137,7 @@ impl Population {
     }
 
     /// Number of the row of access information, or of the special facility, of a subscriber and a
-    /// type; `None` if there is none.
+    /// type; `None` if the row does not exist.
     pub(crate) fn row_of(&self, table: usize, s_id: u64, kind: u8) -> Option<u64> {
         let (owner, deal) = (s_id - 1, self.deal(table));
         let turn = self.bits(table, owner, 0);
@@ -146,8 +146,8 @@ impl Population {
         Some(deal.total(owner) + rank)
     }
 
-    /// The hours, up to `last`, at which calls of a facility are forwarded from the beginning on;
-    /// the facility by the number of its row.
+    /// The start hours, up to `last`, of a facility's initial call forwardings; the facility is
+    /// given by the number of its row.
     pub(crate) fn starts(&self, facility: u64, last: u8) -> impl Iterator<Item = u8> + use<> {
         let turn = self.bits(CALL_FORWARDING, facility, 0);
         let ranks = 0..self.deal(CALL_FORWARDING).count(facility);
@@ -224,7 +224,7 @@ impl Facility {
 /// The value of a call forwarding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Forwarding {
-    /// Hour of its end, from 1 to 24.
+    /// Hour at which the forwarding ends, from 1 to 24.
     pub(super) end_time: u8,
     /// Telephone number that calls are forwarded to.
     pub(super) to: [u8; DIGITS],

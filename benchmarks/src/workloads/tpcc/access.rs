@@ -1,7 +1,7 @@
 //! Typed records in a transaction, over the engine interface's items and bytes.
 //!
-//! Every record read must carry the key that it was read by; otherwise the engine has mixed up
-//! rows, and the run ends.
+//! Every record read must carry the key of the read; otherwise the engine has mixed up rows, and
+//! the run ends.
 
 use std::marker::PhantomData;
 

@@ -2,14 +2,14 @@
 //!
 //! # Method
 //! Tables are scanned row by row, in any order, and summed per warehouse, district, customer and
-//! order (`books`); then sums are compared. An order takes eight bytes for that. If there are very
-//! many orders, districts are audited in portions, each with its own scans, so that memory stays
-//! bounded.
+//! order (`books`); then sums are compared. The sums of an order take eight bytes. If there are
+//! very many orders, districts are audited in portions, each with its own scans, so that memory
+//! stays bounded.
 //!
 //! # Checks beyond the conditions
 //! The conditions do not cover stock, access paths, or transactions that vanish as a whole. Stock
-//! is summed with a random multiplier for each item: the sums agree with those of the order lines
-//! only if every single row does, except with a chance of one in 2^64.
+//! is summed with a random multiplier for each item: the sums agree with the sums of the order
+//! lines only if every single row does, except with a chance of one in 2^64.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ use conditions::Conditions;
 
 /// Number of orders that are audited at once: 128 MiB.
 pub(super) const ORDERS_AT_ONCE: u64 = 1 << 24;
-/// Pieces that a refill adds to stock: the quantity modulo this follows from the pieces sold.
+/// Pieces that a refill adds to stock: the quantity modulo `REFILL` follows from the pieces sold.
 const REFILL: u64 = 91;
 
 /// Audits all data, about `orders_at_once` orders at a time.
@@ -188,7 +188,7 @@ impl<D: Deployment> Scanner<'_, D> {
         })
     }
 
-    /// Judges the customers of the districts of `books`, after everything else has been added.
+    /// Judges the customers of the districts of `books`, after all other rows have been added.
     fn customers(
         &mut self,
         books: &mut Books,
@@ -214,7 +214,7 @@ impl<D: Deployment> Scanner<'_, D> {
         })
     }
 
-    /// Checks stock against the pieces sold of it.
+    /// Checks stock rows against the pieces sold.
     fn stock(&mut self, warehouses: &[WarehouseBook]) -> Result<Check, DeployError> {
         let population = &self.tpcc.population;
         let mut stock = RowCheck::default();

@@ -1,8 +1,8 @@
 //! Delivery (clause 2.7): delivers the oldest undelivered order of every district of a warehouse.
 //!
-//! All ten districts are in one transaction. The specification allows one transaction for each;
-//! together they are the largest writer of the workload, up to 190 rows, and reach the engine's
-//! limits. A district without an undelivered order is skipped (clause 2.7.4.2).
+//! One transaction covers all ten districts. The specification allows a transaction per district;
+//! the joint transaction is the largest writer of the workload, up to 190 rows, and reaches the
+//! engine's limits. A district without an undelivered order is skipped (clause 2.7.4.2).
 
 use super::access::{Rows, TypedRow};
 use super::paths::Each;
@@ -47,7 +47,7 @@ impl<T: Txn> Rows<'_, T> {
         Ok(Parcel { customer, lines })
     }
 
-    /// Sets the delivery date of the lines, and charges the customer for them.
+    /// Sets the delivery date of the lines, and charges the customer for the lines.
     fn hand_over(&mut self, parcel: &Parcel) -> Result<(), TxnError> {
         let mut due = 0;
         for row in parcel.lines.into_iter().flatten() {

@@ -11,11 +11,11 @@
 //!
 //! # Modules
 //! `rows` defines the records, `population` their initial contents, `request` the requests, `paths`
-//! what differs between the forms of access paths; each transaction has a file. `audit` checks the
-//! specification's twelve consistency conditions. They hold at either isolation level, because
-//! every execution of TPC-C under snapshot isolation is serializable (Fekete et al., "Making
-//! snapshot isolation serializable", TODS 2005). An unknown outcome breaks none of them, because a
-//! transaction takes effect as a whole or not at all.
+//! the differences between the forms of access paths; each transaction has a file. `audit` checks
+//! the specification's twelve consistency conditions. The conditions hold at either isolation
+//! level, because every execution of TPC-C under snapshot isolation is serializable (Fekete et al.,
+//! "Making snapshot isolation serializable", TODS 2005). An unknown outcome breaks no condition,
+//! because a transaction takes effect as a whole or not at all.
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::{PrimaryKey, TableSpec};
@@ -87,7 +87,7 @@ impl Tpcc {
         }
     }
 
-    /// The same company with access paths of this form; [`Paths::Rows`] is the default.
+    /// Returns the company with access paths of this form; [`Paths::Rows`] is the default.
     #[must_use]
     pub fn with_paths(self, paths: Paths) -> Self {
         Self { paths, ..self }
@@ -164,8 +164,9 @@ impl Workload for Tpcc {
         }
     }
 
-    /// The customer of a new order or of a status by number, otherwise the district or warehouse of
-    /// the request. Its key names all levels above it, so any critical field of them applies.
+    /// The customer, if a new order or a status request gives the customer's number; otherwise the
+    /// district or warehouse of the request. The key of the record names all levels above the
+    /// record, so any of these levels can be the critical field.
     #[inline]
     fn first_record(&self, request: &TpccRequest) -> (TableId, PrimaryKey) {
         let (table, key) = match request.0 {

@@ -1,7 +1,7 @@
-//! NewOrder (clause 2.4): inserts the order and its lines, and takes them from stock.
+//! NewOrder (clause 2.4): inserts the order and its lines, and takes the pieces from stock.
 //!
 //! The price with taxes and discount would be displayed and not stored, so it is not computed; the
-//! rows that it depends on are read.
+//! rows that the price depends on are read.
 
 use super::access::{Rows, TypedRow};
 use super::request::{NewOrder, Ordered};
@@ -44,7 +44,7 @@ impl<T: Txn> Rows<'_, T> {
             all_local: all_local.into(),
         })?;
         self.add_lines(district_id, order, lines, &goods)?;
-        // Last: locks of leaves, which many orders share, are held no longer than they must be.
+        // Last: locks of leaves, which many orders share, are held as briefly as possible.
         let new = rows::NewOrder { district: district_id.into(), order: order.into() };
         self.lead_to_new(latest, wish.customer, &new).await?;
         Ok(1)

@@ -1,13 +1,13 @@
 //! Access paths: customers by last name, a customer's latest order, new orders by age.
 //!
 //! # Two forms
-//! [`Paths`] chooses one. As *rows*, a path is a hash table whose row leads to its target, and the
-//! transactions that change the target write that row too. *Ordered*, a path is a range of an
-//! ordered table; the queue of new orders is then the table of new orders itself.
+//! [`Paths`] chooses the form. As *rows*, a path is a hash table whose row leads to its target, and
+//! transactions that change the target also write the path's row. *Ordered*, a path is a range of
+//! an ordered table; the queue of new orders is then the table of new orders itself.
 //!
 //! # What is here
-//! All that differs between the forms in a transaction. Their tables are in `scale`, their rows in
-//! `rows`, their checks in `audit/paths.rs`.
+//! All differences between the forms in a transaction. The tables of the forms are in `scale`,
+//! their rows in `rows`, their checks in `audit/paths.rs`.
 
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ pub enum Paths {
     Ordered,
 }
 
-/// One value for each district of a warehouse.
+/// A value for each district of a warehouse.
 pub(super) type Each<R> = [Option<R>; DISTRICTS as usize];
 
 /// The path to a customer's latest order, as a transaction has declared it.
@@ -43,7 +43,7 @@ pub(super) enum Latest {
 }
 
 impl<T: Txn> Rows<'_, T> {
-    /// Number of the middle customer, by first name, of those with a last name (clause 2.5.2.2).
+    /// Number of the middle customer, by first name, with a given last name (clause 2.5.2.2).
     pub(super) async fn middle_of_name(
         &mut self,
         district: u32,
@@ -105,8 +105,8 @@ impl<T: Txn> Rows<'_, T> {
         })
     }
 
-    /// Leads the paths to a new order: of its customer, whose path was declared and executed, and
-    /// of its district.
+    /// Leads the paths to a new order: the path of the customer, which was declared and executed,
+    /// and the path of the district.
     pub(super) async fn lead_to_new(
         &mut self,
         latest: Latest,
@@ -122,7 +122,7 @@ impl<T: Txn> Rows<'_, T> {
             }
             Latest::Range => {
                 let placed = CustomersOrder { customer: customer.into(), order: new.order };
-                // One round for both.
+                // One round for both rows.
                 self.declare_ordered(&placed).await?;
                 self.declare_ordered(new).await?;
                 self.insert_ordered(&placed).await?;
@@ -133,7 +133,7 @@ impl<T: Txn> Rows<'_, T> {
     }
 
     /// Takes the oldest new order of each district of a warehouse out of its queue. Returns the
-    /// orders' rows, to be updated; none where the queue is empty.
+    /// orders' rows, to be updated; no row for an empty queue.
     pub(super) async fn take_oldest(
         &mut self,
         warehouse: u32,
@@ -270,8 +270,8 @@ impl<T: Txn> Rows<'_, T> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pick {
     All,
-    /// The last one.
+    /// The last row.
     Last,
-    /// The first one, which will be deleted.
+    /// The first row, which will be deleted.
     FirstToTake,
 }

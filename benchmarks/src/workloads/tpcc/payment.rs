@@ -40,7 +40,7 @@ impl<T: Txn> Rows<'_, T> {
         Ok(wish.amount)
     }
 
-    /// Number of the customer that a request names; looked up if it gives the last name.
+    /// Number of the customer that a request names; looked up if the request gives the last name.
     pub(super) async fn find_customer(&mut self, whom: Whom) -> Result<u32, TxnError> {
         match whom {
             Whom::Number(customer) => Ok(customer),
@@ -58,13 +58,13 @@ fn pay(customer: &mut Customer, wish: &Payment) {
     }
 }
 
-/// Prepends payer, district and amount to the data of a customer with bad credit, which loses its
-/// end (clause 2.5.2.2).
+/// Prepends payer, district and amount to the data of a customer with bad credit, and cuts off the
+/// end of the data (clause 2.5.2.2).
 fn note(customer: &mut Customer, wish: &Payment) {
     let mut data = [0; CUSTOMER_DATA];
     let mut left = &mut data[..];
     let (id, district, amount) = (customer.id.get(), wish.district, wish.amount);
-    // The numbers of customer and district identify what the specification gives as five numbers.
+    // The numbers of customer and district replace the five numbers of the specification.
     write!(left, "{id} {district} {amount}|").expect("three numbers fit");
     let noted = CUSTOMER_DATA - left.len();
     data[noted..].copy_from_slice(&customer.data[..CUSTOMER_DATA - noted]);

@@ -2,8 +2,9 @@
 //! seed.
 //!
 //! Some properties are drawn once and shared by all districts: the customers' last names, the
-//! customer of each order, and its number of lines. They take tens of kilobytes whatever the number
-//! of warehouses, and make every row cheap to compute. Everything else is drawn row by row.
+//! customer of each order, and the order's number of lines. These properties take tens of kilobytes
+//! whatever the number of warehouses, and make every row cheap to compute. All other properties are
+//! drawn row by row.
 
 use lotus_mvcc::PrimaryKey;
 use rand::rngs::SmallRng;
@@ -57,7 +58,7 @@ pub(super) struct Population {
     /// Customer of each order of a district, and order of each customer; both from zero.
     customer_of: Vec<u32>,
     order_of: Vec<u32>,
-    /// Number of lines before each order of a district, and of all its lines at the end.
+    /// Number of lines before each order of a district, and at the end the number of all lines.
     line_starts: Vec<u32>,
 }
 
@@ -116,7 +117,7 @@ impl Population {
     /// Appends row `row` of a table to `value`, and returns its key.
     pub(super) fn row(&self, table: Table, row: u64, value: &mut Vec<u8>) -> PrimaryKey {
         let number = row as u32;
-        // Rows numbered within their district or warehouse: returns its number and theirs.
+        // Splits a row number into the number of its district or warehouse and the number within.
         let within = |count: u32| {
             let count = u64::from(count);
             ((row / count) as u32, (row % count) as u32)
@@ -285,7 +286,7 @@ impl Population {
         }
     }
 
-    /// S_QUANTITY of a stock row, which is drawn first, and the generator of its other fields.
+    /// S_QUANTITY of a stock row, which is drawn first, and the generator of the other fields.
     pub(super) fn stock_quantity(&self, warehouse: u32, item: u32) -> (u16, Rolls) {
         let mut rolls = self.rolls(Table::Stock, u64::from(warehouse) << 32 | u64::from(item));
         (rolls.within(10, 100) as u16, rolls)
@@ -338,7 +339,7 @@ fn address(rolls: &mut Rolls) -> Address {
     Address { street_1, street_2, city, state: rolls.text(2), zip }
 }
 
-/// I_DATA or S_DATA: one in ten contains "ORIGINAL" somewhere.
+/// I_DATA or S_DATA: one row in ten contains "ORIGINAL" somewhere.
 fn goods(rolls: &mut Rolls) -> [u8; 50] {
     const ORIGINAL: &[u8] = b"ORIGINAL";
     let mut data: [u8; 50] = rolls.text(26);

@@ -1,4 +1,4 @@
-//! Randomness as the specification requires it: rows that are functions of their numbers, and the
+//! Randomness as required by the specification: rows that are functions of their numbers, and the
 //! non-uniform choices of clause 2.1.6.
 
 use rand::Rng;
@@ -9,7 +9,7 @@ use crate::contract::workload::mix;
 
 /// Bits of the golden ratio, the increment of SplitMix64.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Characters of texts. Two letters come twice, so that six bits choose one.
+/// Characters of texts. Two letters come twice, so that six bits choose a character.
 const ALPHABET: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789az";
 
 /// Generator of the random values of one row.
@@ -37,7 +37,7 @@ impl Rolls {
         least + (scaled >> 64) as u64
     }
 
-    /// Random letters and digits, from `least` to `N` of them, padded with zeroes.
+    /// Random letters and digits, from `least` to `N` characters, padded with zeroes.
     #[inline]
     pub(super) fn text<const N: usize>(&mut self, least: usize) -> [u8; N] {
         let length = if least == N { N } else { self.within(least as u64, N as u64) as usize };
@@ -63,7 +63,7 @@ impl Rolls {
 pub(super) struct Constants {
     /// Last names, when the database is populated.
     pub(super) last_name_load: u32,
-    /// Last names, when transactions choose one.
+    /// Last names, when transactions choose a name.
     pub(super) last_name_run: u32,
     pub(super) customer: u32,
     pub(super) item: u32,
@@ -73,7 +73,7 @@ impl Constants {
     pub(super) fn new(seed: u64) -> Self {
         let mut rolls = Rolls::new(seed, u64::from(u8::MAX), 0);
         let last_name_load = rolls.within(0, 255) as u32;
-        // Distance of the two: 65 to 119, but neither 96 nor 112.
+        // Distance of the two constants: 65 to 119, but neither 96 nor 112.
         let apart = loop {
             let drawn = rolls.within(65, 119) as u32;
             if drawn != 96 && drawn != 112 {

@@ -1,8 +1,8 @@
 //! Requests (clauses 2.4.1 to 2.8.1), and their mix (clause 5.2.3).
 //!
-//! There are no terminals: each request draws its warehouse, and where needed its district,
-//! uniformly. Without keying and think times tpmC measures the engine alone, and cannot be compared
-//! with published results.
+//! There are no terminals: a request draws its warehouse, and a district if needed, uniformly.
+//! Without keying and think times tpmC measures the engine alone, and cannot be compared with
+//! published results.
 
 use std::ops::RangeInclusive;
 
@@ -35,7 +35,7 @@ pub(super) const MIX: [(TpccProfile, u32); 5] = [
 /// Range of a payment, in cents.
 const PAYMENT: RangeInclusive<i64> = 100..=500_000;
 
-/// One transaction and its parameters.
+/// A transaction with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TpccRequest(pub(crate) Wish);
 
@@ -81,7 +81,7 @@ impl NewOrder {
     }
 }
 
-/// Some pieces of one item from one warehouse. An item without a row rolls the order back.
+/// Pieces of an item from one warehouse. An item without a row rolls the order back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Ordered {
     pub(crate) item: u32,
@@ -102,7 +102,7 @@ pub(crate) struct Payment {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum Whom {
     Number(u32),
-    /// The customer with this last name that is in the middle by first name.
+    /// The middle customer, by first name, among the customers with this last name.
     Name {
         district: u32,
         name: u32,
@@ -172,7 +172,7 @@ impl Terminals {
             };
         }
         if rng.random_range(1..=100) == 1 {
-            // The smallest number that no item has.
+            // The smallest number without an item.
             lines[count - 1].item = self.scale.items;
         }
         NewOrder { customer, lines, count: count as u8 }
@@ -201,7 +201,7 @@ impl Terminals {
         district * self.scale.customers + self.customer.draw(rng) - 1
     }
 
-    /// Another warehouse, chosen uniformly, or this one if it is the only one.
+    /// A different warehouse, chosen uniformly, or `warehouse` if the company has no other.
     fn other_than(&self, rng: &mut SmallRng, warehouse: u32) -> u32 {
         let Some(others @ 1..) = self.scale.warehouses.checked_sub(1) else { return warehouse };
         let drawn = rng.random_range(0..others);

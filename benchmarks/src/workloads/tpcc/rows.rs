@@ -3,8 +3,8 @@
 //!
 //! Money is in cents, rates in hundredths of a per cent, and texts are padded with zeroes. Dates of
 //! the specification are [`Moment`]s: workloads know no time, so the id of the writing attempt
-//! takes its place. Every record carries the fields of its key, so that a read, and the audit, can
-//! verify that it belongs to its row.
+//! stands for the time. Every record carries the fields of its key, so that a read, and the audit,
+//! can verify that the record belongs to its row.
 
 use lotus_mvcc::PrimaryKey;
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -12,14 +12,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::scale::{DISTRICTS, FIRST_NAME_BYTES, NAME_BYTES, Scale, Table};
 
-/// A date and time: zero for none, [`LOADED`], or the id of the attempt that set it.
+/// A date and time: zero for no date, [`LOADED`], or the id of the attempt that set the date.
 pub(super) type Moment = U64;
 /// Date of the initial population: a number that no attempt has.
 pub(super) const LOADED: Moment = Moment::new(u64::MAX);
 /// Bytes of C_DATA.
 pub(super) const CUSTOMER_DATA: usize = 500;
 
-/// A record of one of the tables.
+/// A record of a table.
 pub(super) trait Record:
     FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Copy
 {
@@ -84,9 +84,9 @@ records! {
         data: [u8; CUSTOMER_DATA],
     }
 
-    /// A payment by a customer, at any district. The specification gives it no key. The key chosen
-    /// here is known before anything is read, so that no round trip is lost while the warehouse is
-    /// locked.
+    /// A payment by a customer, at any district. The specification gives a payment no key. The key
+    /// chosen here is known before the first read, so that no round trip is lost while the
+    /// warehouse is locked.
     History {
         customer: U32,
         district: U32,
@@ -100,7 +100,7 @@ records! {
         order: U32,
     }
 
-    /// An order; `carrier` is zero while there is none.
+    /// An order; `carrier` is zero while the order has no carrier.
     Order {
         district: U32,
         id: U32,
@@ -152,14 +152,14 @@ records! {
         order: U32,
     }
 
-    /// A customer among those with one last name.
+    /// A customer in the list of a last name.
     NamedCustomer {
         name: U32,
         first: [u8; FIRST_NAME_BYTES],
         customer: U32,
     }
 
-    /// An order among those of its customer.
+    /// An order in the list of its customer.
     CustomersOrder {
         customer: U32,
         order: U32,

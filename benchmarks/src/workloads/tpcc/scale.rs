@@ -3,7 +3,7 @@
 //! Warehouses, districts, customers and items are numbered from zero across the whole company, so
 //! district 23 is the fourth of warehouse 2. A key names every level from the warehouse down, so
 //! that each level can be the critical field and spreads rows evenly. Only orders are numbered
-//! within their district, and from one, as D_NEXT_O_ID counts them.
+//! within their district, starting from one, as D_NEXT_O_ID counts them.
 
 use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec};
 
@@ -26,7 +26,7 @@ const ROOM_TO_GROW: u64 = 2;
 /// Bytes of a number in a key.
 const FIELD_BYTES: u8 = 4;
 
-/// Cardinalities; the defaults are those of clause 1.2, with one warehouse.
+/// Cardinalities; the defaults come from clause 1.2, with one warehouse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scale {
     /// Number of warehouses, each with ten districts.
@@ -44,7 +44,7 @@ impl Default for Scale {
 }
 
 impl Scale {
-    /// Limit of warehouses; that many have a few billion rows.
+    /// Limit of warehouses; 10,000 warehouses have a few billion rows.
     pub const MAX_WAREHOUSES: u32 = 10_000;
     /// Limit of customers per district.
     pub const MAX_CUSTOMERS: u32 = 3_000;
@@ -61,7 +61,7 @@ impl Scale {
         self.customers * 7 / 10
     }
 
-    /// Last names in use in each district: a thousand, or as many as there are customers if fewer.
+    /// Last names in use in each district: a thousand, or the number of customers if smaller.
     pub(super) fn last_names(&self) -> u32 {
         self.customers.min(LAST_NAMES)
     }
@@ -78,12 +78,12 @@ impl Scale {
         warehouse.to_be_bytes().into()
     }
 
-    /// Key of a row that each district has one of.
+    /// Key of a row that exists once for each district.
     pub(super) fn district_key(district: u32) -> PrimaryKey {
         (Self::warehouse_of(district), district).into()
     }
 
-    /// Key of a row that each customer has one of.
+    /// Key of a row that exists once for each customer.
     pub(super) fn customer_key(&self, customer: u32) -> PrimaryKey {
         let district = self.district_of(customer);
         (Self::warehouse_of(district), district, customer).into()
@@ -97,30 +97,30 @@ impl Scale {
         key.into()
     }
 
-    /// The least key behind all of a district's, in tables whose keys go on with more fields.
+    /// The least key behind all keys of a district, in tables whose keys go on with more fields.
     pub(super) fn key_behind_district(district: u32) -> PrimaryKey {
         // Districts of all warehouses are numbered in one sequence.
         (Self::warehouse_of(district), district + 1).into()
     }
 
-    /// The least key behind all of a customer's, in tables whose keys go on with more fields.
+    /// The least key behind all keys of a customer, in tables whose keys go on with more fields.
     pub(super) fn key_behind_customer(&self, customer: u32) -> PrimaryKey {
         let district = self.district_of(customer);
         (Self::warehouse_of(district), district, customer + 1).into()
     }
 
-    /// Key of an order among those of its customer.
+    /// Key of an order among the orders of its customer.
     pub(super) fn customers_order_key(&self, customer: u32, order: u32) -> PrimaryKey {
         let district = self.district_of(customer);
         (Self::warehouse_of(district), district, customer, order).into()
     }
 
-    /// The least key of the customers with a last name, which has its number there.
+    /// The least key of the customers with a last name; the key contains the number of the name.
     pub(super) fn names_from(district: u32, name: u32) -> PrimaryKey {
         (Self::warehouse_of(district), district, name).into()
     }
 
-    /// Key of a customer among those with one last name, by first name.
+    /// Key of a customer among the customers with one last name, by first name.
     pub(super) fn named_customer_key(
         &self,
         customer: u32,
@@ -174,8 +174,8 @@ pub enum Critical {
     Customer,
 }
 
-/// The tables: nine of the specification, and access paths, some of which each form of
-/// [`Paths`] has.
+/// The tables: the nine tables of the specification, and access paths; each form of [`Paths`] has
+/// some of the access paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Table {
     Warehouse,
@@ -231,7 +231,7 @@ impl Table {
         }
     }
 
-    /// Whether the table is an ordered one.
+    /// Whether the table is an ordered table.
     pub(super) const fn is_ordered(self, paths: Paths) -> bool {
         match self {
             Self::NamedCustomer | Self::CustomersOrder => true,
@@ -270,7 +270,7 @@ impl Table {
         }
     }
 
-    /// Levels that the key begins with.
+    /// Levels at the beginning of the key.
     const fn levels(self) -> &'static [Critical] {
         use Critical::{Customer, District, Warehouse};
         match self {
@@ -329,7 +329,7 @@ impl Table {
 const MAX_SHARDS: u16 = lotus_fabric::ids::ShardId::COUNT;
 
 impl Critical {
-    /// Number of values that the field takes.
+    /// Number of values of the field.
     fn values(self, scale: &Scale) -> u64 {
         let districts = u64::from(scale.districts());
         match self {

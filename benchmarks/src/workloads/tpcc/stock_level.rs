@@ -1,7 +1,7 @@
 //! StockLevel (clause 2.8): number of items in a district's last twenty orders that run low.
 //!
-//! It reads about two hundred lines and as many stock rows, from one snapshot. The specification
-//! asks only for read committed; a snapshot gives more and takes no locks.
+//! The transaction reads about two hundred lines and as many stock rows, from one snapshot. The
+//! specification asks only for read committed; a snapshot gives more and takes no locks.
 
 use super::access::{Rows, TypedRow};
 use super::rows::{District, Order, OrderLine, Stock};

@@ -1,4 +1,4 @@
-//! Test ground of the matrix: a small cluster in a directory of its own; its nodes and commands are
+//! Test ground of the matrix: a small cluster in a directory of its own, with nodes and commands as
 //! processes of this program.
 
 use std::collections::BTreeMap;
@@ -20,9 +20,9 @@ use lotus_node::host::polling::wait_until;
 use lotus_node::host::processes::{is_stopped, make_private};
 use lotus_node::snapshots::Digest;
 
-/// Lease of a compute node. Longer than a busy machine lets a process wait for its turn.
+/// Lease of a compute node. Longer than a process waits for a processor on a busy machine.
 pub const LEASE: Duration = Duration::from_millis(2000);
-/// Time that one step may take, on a busy machine.
+/// Time limit for one step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Port of the first compute node for applications.
 const CLIENT: u16 = 7500;
@@ -35,14 +35,14 @@ pub struct Ground {
     host: Ipv4Addr,
     program: PathBuf,
     env: Env,
-    /// Snapshot that every run begins with, outside of the directory of snapshots.
+    /// Snapshot at the start of every run, outside the directory of snapshots.
     base: PathBuf,
     digest: Digest,
 }
 
 impl Ground {
-    /// Creates the directory, and the base snapshot, of a cluster that is loaded there. Grounds in
-    /// use at the same time need different `place`s.
+    /// Creates the directory, loads a cluster in it, and takes the base snapshot. Grounds in use at
+    /// the same time need different `place`s.
     ///
     /// # Errors
     /// A sentence.
@@ -72,7 +72,7 @@ impl Ground {
         self.directory.join("c.toml")
     }
 
-    /// Ends the cluster, and leaves nothing but the base snapshot that a run begins with.
+    /// Ends the cluster, and leaves only the base snapshot for the next run.
     ///
     /// # Errors
     /// A sentence.
@@ -179,7 +179,7 @@ impl Ground {
         Ok(kept)
     }
 
-    /// Checks that there is a snapshot, and that each has all rows that the cluster began with.
+    /// Checks that a snapshot exists, and that all initial rows are in every snapshot.
     ///
     /// # Errors
     /// A sentence.
@@ -198,7 +198,7 @@ impl Ground {
         }
     }
 
-    /// Checks that the cluster serves all rows that it began with.
+    /// Checks that the cluster serves the initial rows.
     ///
     /// # Errors
     /// A sentence.
@@ -219,7 +219,7 @@ impl Ground {
         }
     }
 
-    /// Waits for this time.
+    /// Waits for `duration`.
     pub fn pause(&self, duration: Duration) {
         wait_until(&self.env, duration, || false);
     }
@@ -229,8 +229,8 @@ impl Ground {
         TcpStream::connect((self.host, CLIENT + node.index)).is_ok()
     }
 
-    /// Waits until the blow strikes a process. A stopped one is resumed after some leases, with
-    /// `meanwhile` run before that.
+    /// Waits until the blow strikes a process. Runs `meanwhile` while the process is stopped, and
+    /// resumes the process after some leases.
     ///
     /// # Errors
     /// A sentence: the process was not struck, or the error of `meanwhile`.
@@ -277,7 +277,8 @@ fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::KILL.as_raw())
 }
 
-/// Loopback address that only this place of this process uses: all of 127/8 is this machine.
+/// Loopback address reserved for this place of this process: every address of 127/8 reaches this
+/// machine.
 fn host(place: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x7fc0_0000 | (std::process::id() % (1 << 14)) << 8 | place as u32 & 0xFF)
 }
@@ -295,12 +296,12 @@ fn description(host: Ipv4Addr) -> String {
     )
 }
 
-/// Processes of nodes that were started by hand; dropping this kills them.
+/// Processes of nodes started by hand; dropping this value kills them.
 #[derive(Default)]
 pub struct Nodes(BTreeMap<NodeName, Child>);
 
 impl Nodes {
-    /// Starts all nodes; one of them armed.
+    /// Starts the nodes; at most one node is armed.
     ///
     /// # Errors
     /// A sentence.
@@ -314,7 +315,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Replaces the process of a node, which has ended.
+    /// Replaces the process of a node that has ended.
     pub fn put(&mut self, node: NodeName, child: Child) {
         self.0.insert(node, child);
     }
@@ -343,7 +344,7 @@ impl Nodes {
 impl Drop for Nodes {
     fn drop(&mut self) {
         for child in self.0.values_mut() {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }

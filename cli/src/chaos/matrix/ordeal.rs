@@ -9,15 +9,15 @@ use super::ground::{Ground, LEASE, Nodes};
 use super::{Actor, Blow, Coordinate};
 use lotus_node::config::name::{NodeKind, NodeName};
 
-/// Maximum number of restarts of nodes that end by themselves.
+/// Maximum number of restarts of nodes that end on their own.
 const RESTARTS: usize = 8;
-/// Node that hosts the authority: without it all is to be begun anew.
+/// Node that hosts the authority: if it ends, the whole cluster must start anew.
 const HOST: NodeName = NodeName { kind: NodeKind::Memory, index: 0 };
 
 /// Strikes at a coordinate, and checks the result.
 ///
 /// # Errors
-/// A sentence: no process was struck, something is lost, or the cluster does not serve in the end.
+/// A sentence: no process was struck, data is lost, or the cluster does not serve in the end.
 pub fn undergo(ground: &Ground, coordinate: &Coordinate) -> Result<(), String> {
     ground.reset()?;
     let undergone = match (coordinate.point, coordinate.point.family()) {
@@ -26,7 +26,7 @@ pub fn undergo(ground: &Ground, coordinate: &Coordinate) -> Result<(), String> {
         (_, Family::Snapshot) => is_copied(ground, coordinate),
         _ => is_ended(ground, coordinate),
     };
-    // Dropping this kills processes that were started by hand.
+    // Dropping `_nodes` kills processes started by hand.
     let _nodes = undergone?;
     ground.check_served()?;
     ground.done(&["down"])?;
@@ -40,7 +40,7 @@ fn armed(coordinate: &Coordinate) -> Result<(NodeName, String), String> {
     }
 }
 
-/// Strikes a node while the cluster is made from its snapshot.
+/// Strikes a node while the cluster starts from its snapshot.
 fn starts(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     let (node, at) = armed(coordinate)?;
     let mut nodes = Nodes::start(ground, Some((node, &at)))?;
@@ -51,7 +51,7 @@ fn starts(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     recover(ground, nodes)
 }
 
-/// Strikes a node while it takes part again.
+/// Strikes a node while it rejoins.
 fn returns(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     let (node, at) = armed(coordinate)?;
     let mut nodes = Nodes::start(ground, None)?;
@@ -62,21 +62,21 @@ fn returns(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     recover(ground, nodes)
 }
 
-/// Strikes a node while it takes a snapshot.
+/// Strikes a node during a snapshot.
 fn is_copied(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     let (node, at) = armed(coordinate)?;
     let mut nodes = Nodes::start(ground, Some((node, &at)))?;
     await_health(ground)?;
     let mut command = ground.begin(&["snapshot", "--wait", "60"], None)?;
     let struck = ground.await_blow(nodes.of(node), coordinate.blow, nothing);
-    // Checked at once, before anything tidies up the files.
+    // Checked at once, before any process tidies up the files.
     let kept = ground.check_kept();
     let recovered = recover(ground, nodes);
     await_end(ground, &mut command)?;
     struck.and(kept).and(recovered)
 }
 
-/// Strikes a node, or the command, while the cluster is ended.
+/// Strikes a node, or the command, while the cluster shuts down.
 fn is_ended(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     let at = coordinate.armed();
     let node = match coordinate.actor {
@@ -97,20 +97,21 @@ fn is_ended(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     };
     struck?;
     if let (Some(node), Blow::Kill) = (node, coordinate.blow) {
-        // Its next process reports that the outcome of the question is unknown.
+        // The node's next process reports that the outcome of the snapshot request is unknown.
         nodes.put(node, ground.node(node, None)?);
     }
     await_end(ground, &mut down)?;
     ground.check_kept()?;
     let ended = nodes.ended();
     match [0, 1].map(NodeName::compute).iter().all(|node| ended.contains(node)) {
-        // As asked for; and no node is left that would admit another one.
+        // The cluster has shut down as asked, and no node is left that could admit a restarted
+        // node.
         true => begin_anew(ground, nodes),
         false => recover(ground, nodes),
     }
 }
 
-/// Checks that a node that begins to serve while all are told to rest lets no application in.
+/// Checks that a node that starts to serve while all nodes are told to rest accepts no application.
 fn begins_to_rest(ground: &Ground, nodes: &mut Nodes) -> Result<(), String> {
     let node = NodeName::compute(1);
     nodes.kill(node)?;
@@ -138,8 +139,8 @@ fn await_health(ground: &Ground) -> Result<(), String> {
     })
 }
 
-/// Restarts nodes that have ended until all nodes serve; begins all anew where the status says that
-/// restarts are no use.
+/// Restarts nodes that have ended, until every node serves; starts the cluster anew if the status
+/// says that restarts are no use.
 fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
     let mut restarts = 0;
     let (mut not_whole, mut over) = (false, false);
@@ -174,7 +175,7 @@ fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
     if over {
         return begin_anew(ground, nodes);
     }
-    // A node that stood still may learn only now that it was expelled.
+    // A paused node may learn only now that it was expelled.
     ground.pause(LEASE * 2);
     match ground.status()?["healthy"] == true {
         true => Ok(nodes),
@@ -182,7 +183,7 @@ fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
     }
 }
 
-/// Whether a `down` that was killed has left nodes at rest, which wait for a command.
+/// Whether a killed `down` has left nodes at rest, waiting for a command.
 fn rests(status: &Value) -> bool {
     let nodes = status["nodes"].as_array().into_iter().flatten();
     nodes.into_iter().any(|node| node["state"] == "resting")
@@ -201,7 +202,7 @@ fn serves_nobody(ground: &Ground) -> Result<(), String> {
     }
 }
 
-/// Ends all nodes, and begins with the last snapshot.
+/// Ends all nodes, and starts from the last snapshot.
 fn begin_anew(ground: &Ground, nodes: Nodes) -> Result<Nodes, String> {
     ground.check_kept()?;
     ground.done(&["down", "--no-snapshot"])?;

@@ -1,4 +1,4 @@
-//! Command lines of points: what they run, and how it is measured.
+//! Command lines of points: the benchmark to run, and its measurement.
 
 use clap::{Args, Parser};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use super::measures::Seen;
 use crate::args::{BankArgs, LockRunArgs, LockTraceArgs, LocksArgs, TreeArgs};
 use crate::bench::{self, bank, lock_trace, locks, tree};
 
-/// A benchmark without transactions, or with no more of them than their locks.
+/// A benchmark without transactions, or with only the locks of transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Bench {
@@ -21,7 +21,7 @@ pub(super) enum Bench {
 impl Bench {
     const ALL: [Self; 4] = [Self::Locks, Self::Tree, Self::LockTrace, Self::Bank];
 
-    /// Words in front of the command line of a point.
+    /// Start of a point's command line.
     pub(super) const fn command(self) -> &'static str {
         match self {
             Self::Locks => "lotus bench locks",
@@ -32,7 +32,7 @@ impl Bench {
     }
 }
 
-/// Parses what stands in a file as if it had been typed after the words of a benchmark.
+/// Parses flags in a file as if typed after the words of a benchmark.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, args_override_self = true)]
 struct Line<A: Args> {
@@ -53,7 +53,7 @@ fn flags<A: Args>(words: &str) -> Result<A, String> {
     })
 }
 
-/// A point, as its benchmark takes it.
+/// Arguments of a point for its benchmark.
 #[derive(Debug)]
 pub(super) enum BenchLine {
     Locks(LocksArgs),
@@ -119,7 +119,7 @@ impl BenchLine {
         }
     }
 
-    /// Time in which requests count, in seconds.
+    /// Measured time, in seconds.
     pub(super) fn secs(&self) -> f64 {
         match self {
             Self::Locks(args) => args.run.secs(),

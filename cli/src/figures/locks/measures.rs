@@ -1,4 +1,4 @@
-//! What an experiment with locks measures of each point: its columns, and what they show.
+//! Measures of a point of a lock experiment: table columns, and their values.
 
 use std::time::Duration;
 
@@ -14,31 +14,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::clients;
 
-/// Results of a point, whichever benchmark it ran.
+/// Results of a point, independent of its benchmark.
 pub(super) struct Seen {
-    /// Operations that ended in the time that counts.
+    /// Operations that ended in the measured time.
     operations: u64,
-    /// Time of each.
+    /// Time of each operation.
     operation_ns: Latencies,
     used: Used,
     utilisation: Option<Report>,
     findings: Option<Vec<String>>,
-    /// What loads on locks alone have noted.
+    /// Counts of a load on locks alone.
     locks: Option<LockTally>,
-    /// Notes of transactions under two-phase locking.
+    /// Counts of transactions under two-phase locking.
     trace: Option<Traced>,
     /// The last recovery from a lost node.
     recovery: Option<LossRecovery>,
 }
 
-/// Notes of transactions under two-phase locking.
+/// Counts of transactions under two-phase locking.
 struct Traced {
-    /// Attempts that were begun again.
+    /// Attempts that were retried.
     aborts: u64,
     acquire_ns: Latencies,
-    /// Time of all acquisitions of a transaction, if it is measured.
+    /// Time for all acquisitions of a transaction, if measured.
     growing_ns: Option<Latencies>,
-    /// Latencies of transactions by the names of their types.
+    /// Latencies of transactions by transaction type.
     kinds: Vec<(String, Latencies)>,
 }
 
@@ -119,24 +119,24 @@ impl Seen {
 }
 
 impl Seen {
-    /// The busiest resource, and its share; empty if that is not known.
+    /// The busiest resource, and its share; empty if unknown.
     pub(super) fn busiest(&self) -> String {
         self.utilisation.as_ref().map_or_else(String::new, clients::busiest)
     }
 
-    /// Whether the audit passed, if there was one.
+    /// Whether the audit passed; `None` without an audit.
     pub(super) fn audited(&self) -> Option<bool> {
         self.findings.as_ref().map(Vec::is_empty)
     }
 }
 
-/// A quantity of a point. Its name stands in files and results.
+/// A quantity of a point. Files and results contain its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Measure {
-    /// Locks taken and released, searches and updates of a tree, or transactions, a second.
+    /// Locks taken and released, searches and updates of a tree, or transactions, per second.
     Operations,
-    /// Share of requests that were given up, lost to another, or failed.
+    /// Share of requests given up, lost to another client, or failed.
     GivenUp,
     /// Share of the time for which the memory node's NIC served requests.
     Nic,
@@ -147,10 +147,10 @@ pub(super) enum Measure {
     AcquireP50,
     AcquireP90,
     AcquireP99,
-    /// The same of the most popular lock.
+    /// As above, for the most popular lock.
     HottestP50,
     HottestP99,
-    /// The same of readers alone, and of writers: means.
+    /// As above, for readers alone, and for writers alone: means.
     Readers,
     Writers,
     /// Time of the release, in microseconds: mean.
@@ -158,10 +158,10 @@ pub(super) enum Measure {
     /// Time from the request to the end of the release, in microseconds.
     OperationP50,
     OperationP99,
-    /// The same: mean and 99.9th percentile. Of a transaction, to the end of its execution.
+    /// As above: mean and 99.9th percentile. For a transaction, up to the end of its execution.
     OperationMean,
     OperationP999,
-    /// Time from the beginning of a transaction until it has all its locks, in microseconds: mean.
+    /// Time from the start of a transaction until it has all its locks, in microseconds: mean.
     AllLocks,
     /// Median time of the transactions of a type, in microseconds.
     GetSubscriberData,
@@ -173,29 +173,29 @@ pub(super) enum Measure {
     Reads,
     Writes,
     Messages,
-    /// Verbs of an acquisition, and those beyond the first.
+    /// Verbs of an acquisition, and verbs beyond the first.
     AcquireVerbs,
     Retries,
-    /// READs that a release repeats.
+    /// READs repeated by a release.
     Refetches,
-    /// Share of the locks that clients had from others of their node.
+    /// Share of locks taken over from clients of the same node.
     Local,
-    /// Resets of a million acquisitions, and the mean time of one in microseconds.
+    /// Resets in a million acquisitions, and the mean time of a reset in microseconds.
     Resets,
     ResetMean,
-    /// The most writers that had a lock one after another.
+    /// Largest number of consecutive writers of a lock, without a reader in between.
     Run,
-    /// Time of a recovery from the loss of a node, from when it is found, in microseconds; and of
-    /// its steps, until all have reported, until the switch is rewritten, until all go on.
+    /// Recovery time after the detection of a lost node, in microseconds; and the times of its
+    /// steps: until all have reported, until the switch is rewritten, until all go on.
     Recovery,
     RecoveryReport,
     RecoveryRewrite,
     RecoveryResume,
-    /// Locks that are held after it.
+    /// Locks held after the recovery.
     RecoveredLocks,
 }
 
-/// How a quantity is shown.
+/// Display format of a quantity.
 #[derive(Clone, Copy)]
 enum Form {
     Count,
@@ -204,7 +204,7 @@ enum Form {
 }
 
 impl Measure {
-    /// What those files show that name no measures.
+    /// Measures for files that do not list measures.
     pub(super) const USUAL: [Self; 6] = [
         Self::Operations,
         Self::GivenUp,
@@ -214,7 +214,7 @@ impl Measure {
         Self::Retries,
     ];
 
-    /// Title of its column, and of an axis.
+    /// Title of the column, and of an axis.
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Operations => "operations/s",
@@ -276,7 +276,7 @@ impl Measure {
         }
     }
 
-    /// The value as it is shown in a table.
+    /// The value formatted for a table.
     pub(super) fn show(self, value: f64) -> String {
         match self.form() {
             Form::Count => grouped(value.round() as u64),
@@ -285,7 +285,7 @@ impl Measure {
         }
     }
 
-    /// The value as it is drawn: shares in percent.
+    /// The value for a plot: shares in percent.
     pub(super) fn drawn(self, value: f64) -> f64 {
         match self.form() {
             Form::Percent => value * 100.0,
@@ -293,8 +293,8 @@ impl Measure {
         }
     }
 
-    /// The value of a point that was counted for so many seconds; `None` if its benchmark does not
-    /// measure it.
+    /// The value of a point measured for `secs` seconds; `None` if its benchmark does not measure
+    /// the quantity.
     pub(super) fn of(self, secs: f64, seen: &Seen) -> Option<f64> {
         let Used { verbs, counts, transfers, .. } = &seen.used;
         let operations = seen.operations;

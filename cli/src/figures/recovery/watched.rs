@@ -1,5 +1,5 @@
-//! A simulated cluster that is polled, from the loss of nodes on, for the shards' owners and for
-//! copies that are whole.
+//! A simulated cluster polled, after the loss of nodes, for the owners of shards and for whole
+//! copies.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ const LOOK: Duration = Duration::from_micros(200);
 /// The losses to watch.
 #[derive(Debug)]
 pub(super) struct Awaited {
-    /// Time of the loss, in milliseconds after the world began.
+    /// Time of the loss, in milliseconds after the start of the world.
     pub lost_at_ms: f64,
-    /// Indices of the compute nodes that are lost.
+    /// Indices of the lost compute nodes.
     pub dead: Vec<usize>,
-    /// Index of the memory node that is started again, and its time in milliseconds, as above.
+    /// Index of the restarted memory node, and the time of the restart in milliseconds, as above.
     pub made_anew: Option<(usize, f64)>,
 }
 
-/// Times at which each state was first seen, in milliseconds after the loss.
+/// Times of the first sighting of each state, in milliseconds after the loss.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Sightings {
     /// Every shard has a live owner.
     pub owned: Option<f64>,
-    /// The memory node that was started again gets every write.
+    /// The restarted memory node gets every write.
     pub joined: Option<f64>,
-    /// Share of the memory node's shards that have been copied, and the time of the last look.
+    /// Share of the memory node's shards copied so far, and the time of the last poll.
     pub copied: Option<(f64, f64)>,
-    /// Its copies are whole.
+    /// The copies of the memory node are whole.
     pub whole: Option<f64>,
 }
 
-/// A cluster that is polled while its tasks run.
+/// A cluster with its tasks, polled while they run.
 pub(super) struct Watched {
     cluster: Embedded<SimMachines>,
     awaited: Awaited,
@@ -48,7 +48,7 @@ impl Watched {
         Self { cluster, awaited, seen: Sightings::default() }
     }
 
-    /// Polls the cluster once. What cannot be read now is asked for at the next poll.
+    /// Polls the cluster once. State that cannot be read now is read at the next poll.
     fn look(&mut self) {
         let cluster = self.cluster.cluster();
         let now_ms = cluster.machines().world().now().as_secs_f64() * 1e3;

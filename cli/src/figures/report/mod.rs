@@ -1,8 +1,8 @@
-//! `lotus figures report`: one page about experiments, from points that are kept in its folder.
+//! `lotus figures report`: one page about experiments, from points stored in its folder.
 //!
 //! * `store`: the folder; `page`: the page.
 //!
-//! The page is written after each experiment, so that a run that is interrupted has one as well.
+//! The page is written after each experiment, so that an interrupted run leaves a page too.
 
 mod page;
 mod store;
@@ -23,19 +23,19 @@ use page::{Content, Section, page};
 pub use store::Refused;
 use store::{Kept, Store};
 
-/// The name of all experiments.
+/// Name that selects all experiments.
 const ALL: &str = "all";
 
-/// An experiment, and what there is of its results.
+/// An experiment, with its stored results.
 struct Part {
     chosen: Chosen,
     tasks: Vec<(Task, Option<Kept>)>,
-    /// Reason why it cannot be measured.
+    /// Reason why the experiment cannot be measured.
     failed: Option<String>,
 }
 
-/// Runs the subcommand. The verdict is unsound if an audit failed, if a ratio has left the band
-/// that it was in, or if a point could not be measured.
+/// Runs the subcommand. The verdict is unsound if an audit failed, if a ratio has left its earlier
+/// band, or if a point could not be measured.
 ///
 /// # Errors
 /// [`Failure`] if there is no page.
@@ -73,7 +73,7 @@ pub(super) fn run(args: &FiguresReportArgs) -> Result<Verdict, Failure> {
     Ok(if sections.iter().all(is_sound) { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// Measures what is missing; returns the number of points. A failure ends its experiment alone.
+/// Measures missing points; returns their number. A failure ends only its own experiment.
 fn measure(
     parts: &mut [Part],
     store: &Store,
@@ -104,12 +104,12 @@ impl Part {
         Self { chosen, tasks, failed: None }
     }
 
-    /// Number of points that are missing.
+    /// Number of missing points.
     fn missing(&self) -> usize {
         self.tasks.iter().filter(|(_, kept)| kept.is_none()).count()
     }
 
-    /// Measures what is missing; returns the number of points.
+    /// Measures the missing points; returns their number.
     fn measure(
         &mut self,
         index: usize,
@@ -154,7 +154,7 @@ impl Part {
         Ok(measured)
     }
 
-    /// What the page says of it.
+    /// The experiment's section of the page.
     fn section(&self, length: Length) -> Section {
         let Chosen { name, experiment, is_known } = &self.chosen;
         let kept: Vec<Kept> = self.tasks.iter().filter_map(|(_, kept)| kept.clone()).collect();

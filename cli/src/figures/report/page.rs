@@ -1,5 +1,5 @@
-//! The page of a report: HTML with its style and plots inside, no scripts, and nothing that is
-//! fetched from elsewhere.
+//! The page of a report: HTML with style and plots embedded, without scripts and external
+//! resources.
 //!
 //! Pure. All text is escaped.
 
@@ -12,7 +12,7 @@ use crate::figures::experiment::{Block, Findings, Tally};
 use crate::figures::grid::{Column, Grid};
 
 const STYLE: &str = include_str!("style.css");
-/// Namespace of the plots, which HTML does not need.
+/// Namespace of the plots, not needed in HTML.
 const NAMESPACE: &str = " xmlns=\"http://www.w3.org/2000/svg\"";
 /// Columns whose cells say yes or no about a result.
 const VERDICTS: [&str; 2] = ["in band", "same sign"];
@@ -22,18 +22,18 @@ pub(super) struct Section {
     pub name: String,
     pub title: String,
     pub source: String,
-    /// Whether the program knows it by its name.
+    /// Whether the experiment is built in.
     pub is_known: bool,
     pub content: Content,
 }
 
-/// What there is to say of an experiment.
+/// Content of an experiment's section.
 pub(super) enum Content {
-    /// All points were measured.
+    /// All points have been measured.
     Whole(Findings, Vec<Kept>),
     /// A point could not be measured; the sentence says why.
     Failed(String),
-    /// Points are missing, of so many.
+    /// Points are missing: number of missing points, and of all points.
     Missing(usize, usize),
 }
 
@@ -43,7 +43,7 @@ impl Section {
         crate::figures::plot::hyphenated(&self.name)
     }
 
-    /// Published values in their bands, and a word on the state.
+    /// Counts of published values in and out of band, and a word on the state.
     fn state(&self) -> (Tally, String) {
         match &self.content {
             Content::Whole(findings, _) => {
@@ -110,7 +110,7 @@ fn head(html: &mut String, origin: &Origin, short: bool) {
     }
 }
 
-/// The table of contents, with a sum of all verdicts.
+/// The table of contents, with the total of all verdicts.
 fn contents(html: &mut String, sections: &[Section]) {
     let sum =
         sections.iter().map(|section| section.state().0).fold(Tally::default(), |sum, one| Tally {
@@ -228,7 +228,7 @@ fn cell(column: &Column, row: usize) -> String {
     }
 }
 
-/// What gave each point: the command, the commit, and the resource that was the busiest.
+/// Origin of each point: command, commit, and busiest resource.
 fn commands(html: &mut String, findings: &Findings, kept: &[Kept]) {
     let _ = writeln!(
         html,
@@ -259,7 +259,7 @@ fn commands(html: &mut String, findings: &Findings, kept: &[Kept]) {
     html.push_str("</table></div>\n</details>\n");
 }
 
-/// Text that HTML shows as it is.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,5 +1,5 @@
-//! The folder of a report: every measured point in a file of its own, so that a run that was
-//! interrupted goes on where it was.
+//! The folder of a report: every measured point in a file of its own, so that an interrupted run
+//! can continue.
 //!
 //! ```text
 //! report.json                    that it is one, of which program, and of which experiments
@@ -7,8 +7,8 @@
 //! index.html                     the page
 //! ```
 //!
-//! Files are complete or not there. A point counts if it was measured by the same command with the
-//! same program; any other is measured again.
+//! Files are complete or absent. A point counts if it was measured by the same command with the
+//! same program; other points are measured again.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use crate::figures::experiment::{Length, Task};
 use crate::figures::plot::hyphenated;
 use crate::show::screen;
 
-/// Form of the files in the folder.
+/// Format version of the files in the folder.
 const FORM: u32 = 1;
 const MANIFEST: &str = "report.json";
 const POINTS: &str = "points";
@@ -35,16 +35,16 @@ const LONGEST_NAME: usize = 80;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The path is that of something else.
+    /// The path is not a folder.
     #[error("{} is not a folder", .0.display())]
     NoFolder(PathBuf),
-    /// The folder has files of others.
+    /// The folder contains foreign files.
     #[error(
         "{} is not empty, and what is in it is no report of lotus: name another folder",
         .0.display()
     )]
     Occupied(PathBuf),
-    /// Another program has measured the points, or of another length.
+    /// The points were measured by another program, or at another length.
     #[error(
         "{} is a report of {of}, and this one would be of {now}: name another folder, or measure \
          all anew with --again",
@@ -53,9 +53,9 @@ pub enum Refused {
     Other {
         /// The folder.
         folder: PathBuf,
-        /// What has measured its points.
+        /// Program and length of the existing points.
         of: String,
-        /// What would measure the others.
+        /// Program and length of new points.
         now: String,
     },
     /// The system refuses, with its error.
@@ -66,12 +66,12 @@ pub enum Refused {
         /// The error.
         error: io::Error,
     },
-    /// A file cannot be written there.
+    /// A file cannot be written in the folder.
     #[error(transparent)]
     Output(#[from] OutputError),
 }
 
-/// What the folder is.
+/// Description of the folder.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 struct Manifest {
     lotus_report: u32,
@@ -79,7 +79,7 @@ struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     commit: Option<String>,
     short: bool,
-    /// Names of the experiments that come with the program and were asked for.
+    /// Names of the built-in experiments requested so far.
     experiments: Vec<String>,
 }
 
@@ -89,17 +89,17 @@ pub(super) struct Kept {
     pub experiment: String,
     pub label: String,
     pub command: String,
-    /// Rules that were broken meanwhile.
+    /// Rules broken during the measurement.
     pub without: Vec<String>,
     #[serde(flatten)]
     pub origin: Origin,
-    /// Time that it took, in seconds.
+    /// Duration of the measurement, in seconds.
     pub took_s: f64,
     pub result: Value,
 }
 
 impl Kept {
-    /// Whether it is the result of a task, with the same program.
+    /// Whether the point is the result of a task, with the same program.
     fn is_of(&self, experiment: &str, task: &Task, origin: &Origin) -> bool {
         let Self { label, command, without, .. } = self;
         self.experiment == experiment
@@ -117,11 +117,12 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens a folder, which is made if it does not exist. Points of another program, or all with
+    /// Opens a folder, which is created if missing. Points of another program, or all points with
     /// `again`, are removed.
     ///
     /// # Errors
-    /// [`Refused`] if it is not empty and no report, or, without `again`, one of another program.
+    /// [`Refused`] if the folder is neither empty nor a report, or, without `again`, is a report of
+    /// another program.
     pub(super) fn open(
         folder: &Path,
         origin: Origin,
@@ -163,7 +164,7 @@ impl Store {
         for entry in fs::read_dir(&self.folder).map_err(system)? {
             let name = entry.map_err(system)?.file_name();
             let name = name.to_string_lossy();
-            // A program that was stopped while it wrote its first manifest has left a part of it.
+            // A program stopped during the write of its first manifest leaves a partial file.
             is_empty &= name.starts_with(&format!(".{MANIFEST}.")) && name.ends_with(".part");
         }
         if is_empty {
@@ -177,7 +178,7 @@ impl Store {
         }
     }
 
-    /// Removes the files of points, and nothing else.
+    /// Removes only the files of points.
     fn remove_points(&self) -> io::Result<()> {
         let listed = |path: &Path| match fs::read_dir(path) {
             Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>(),
@@ -198,15 +199,15 @@ impl Store {
         screen::write_json(&output, &self.manifest)
     }
 
-    /// Names of all experiments that were asked for, here or in an earlier run.
+    /// Names of all experiments requested in this run or an earlier run.
     pub(super) fn experiments(&self) -> &[String] {
         &self.manifest.experiments
     }
 
-    /// Notes which experiments are asked for.
+    /// Records the requested experiments.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub(super) fn ask_for<'a>(
         &mut self,
         names: impl Iterator<Item = &'a str>,
@@ -219,18 +220,17 @@ impl Store {
         self.write_manifest()
     }
 
-    /// The result of a task, the one of this number, if it was measured. A file that cannot be read
-    /// is no result.
+    /// The stored result of task number `number`, if any. An unreadable file counts as missing.
     pub(super) fn find(&self, experiment: &str, number: usize, task: &Task) -> Option<Kept> {
         let text = fs::read(self.path(experiment, number, task)).ok()?;
         let kept: Kept = serde_json::from_slice(&text).ok()?;
         kept.is_of(experiment, task, &self.origin).then_some(kept)
     }
 
-    /// Keeps a result.
+    /// Stores a result.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub(super) fn keep(&self, number: usize, task: &Task, kept: &Kept) -> Result<(), Refused> {
         let path = self.path(&kept.experiment, number, task);
         let folder = path.parent().unwrap_or(&self.folder);
@@ -249,7 +249,7 @@ impl Store {
     /// Writes the page; returns its path.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub(super) fn write_page(&self, page: &str) -> Result<PathBuf, OutputError> {
         let path = self.folder.join(PAGE);
         Output::check(&path)?.write(|out| out.write_all(page.as_bytes()))?;
@@ -258,7 +258,7 @@ impl Store {
 }
 
 impl Manifest {
-    /// What has measured its points.
+    /// Program and length of the points.
     fn in_words(&self) -> String {
         let length = if self.short { "the short mode" } else { "full length" };
         let Self { version, commit, .. } = self;

@@ -1,14 +1,15 @@
 //! The plots of a figure of transactions.
 //!
-//! A swept series is a curve of each point: latency over throughput. A figure with an `x` is drawn
-//! over it, a line for each label. Any other series is drawn point by point, ours and published.
+//! A swept series has a curve for each point: latency over throughput. A figure with an `x` is
+//! plotted over `x`, with a line for each label. Any other series is plotted point by point, with
+//! our and the published values.
 
 use super::file::{Figure, Load};
 use super::rows::Row;
 use crate::figures::observed::Observed;
 use crate::figures::plot::{Line, Plot};
 
-/// All plots, for a figure of this name.
+/// All plots of the figure `name`.
 pub(super) fn plots(name: &str, figure: &Figure, rows: &[Row<'_>]) -> Vec<Plot> {
     let mut plots = Vec::new();
     if let Some(x) = &figure.x {
@@ -86,7 +87,7 @@ fn over(name: &str, x: &str, rows: &[Row<'_>]) -> [Plot; 3] {
     ]
 }
 
-/// Ratios of the points of a series, ours and published.
+/// Our and the published ratios of the points of a series.
 fn ratios(name: String, rows: &[&Row<'_>]) -> Plot {
     let points = |value: &dyn Fn(&Row<'_>) -> Option<f64>| -> Vec<(f64, f64)> {
         let points = rows.iter().enumerate();

@@ -1,5 +1,4 @@
-//! The file of a figure of transactions: its format, the checks of what it says, and the command
-//! line of each of its points.
+//! The file of a figure of transactions: format, checks, and command lines of the points.
 
 use lotus_benchmarks::config::Fabric;
 use serde::{Deserialize, Serialize};
@@ -12,15 +11,15 @@ use crate::figures::judge::{Band, WITHIN};
 use crate::figures::observed::Observed;
 use crate::figures::without;
 
-/// The testbed at one tenth, with the paper's layout of rows. Simulated time is short because
-/// nothing warms up but caches.
+/// The testbed at one tenth, with the paper's layout of rows. Simulated time is short because only
+/// caches need a warm-up.
 pub(crate) const TESTBED: &str = "--fabric sim --profile cx3-56g --cns 9 --mns 3 --replicas 3 \
                                   --threads 10 --coroutines 6 --inline never \
                                   --lock-table 3276800 --secs 0.05 --warmup 0.05";
-/// Flags of the short mode, unless a figure has others. Shorter warm-ups would show the first 20 ms
-/// of SmallBank, which compare-and-swaps on the memory nodes bound.
+/// Flags of the short mode, unless a figure has its own. With a shorter warm-up, SmallBank would
+/// show its first 20 ms, in which compare-and-swaps on the memory nodes are the bottleneck.
 const SHORT: &str = "--secs 0.005 --warmup 0.025";
-/// Flags of the testbed and of workloads for which other engines have no use: they refuse them.
+/// Flags of the testbed and of workloads that other engines refuse.
 const OF_LOTUS: [&str; 12] = [
     "--read-rule",
     "--inline",
@@ -37,10 +36,10 @@ const OF_LOTUS: [&str; 12] = [
 ];
 /// Name of our own engine.
 const LOTUS: &str = "lotus";
-/// Words in front of the command line of a point.
+/// Start of a point's command line.
 const BENCH: &str = "lotus bench";
 
-/// One figure.
+/// A figure of transactions.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Figure {
@@ -52,39 +51,39 @@ pub(super) struct Figure {
     pub remarks: Option<String>,
     /// Type of transaction to show aborts of.
     pub watch: Option<String>,
-    /// Whether to show what became of locks and shards.
+    /// Whether to show columns of lock ownership and moved shards.
     #[serde(default)]
     pub ownership: bool,
-    /// Flags of all points, which win over those of [`TESTBED`]: another profile, for example.
+    /// Flags of all points. They override [`TESTBED`]: another profile, for example.
     #[serde(default)]
     testbed: String,
-    /// Flags of the short mode, which win over all others.
+    /// Flags of the short mode. They override all other flags.
     short: Option<String>,
-    /// Deviation of a ratio that is in band [default: [`WITHIN`]].
+    /// Permitted deviation of a ratio [default: [`WITHIN`]].
     within: Option<f64>,
-    /// What ratios are of.
+    /// Quantity that ratios compare.
     #[serde(default)]
     pub compares: Quantity,
-    /// Quantity that the series differ in, with its unit: each has its value as `at`, and points of
-    /// one label are one line over it.
+    /// Quantity that varies over the series, and its unit. A series gives its value as `at`; points
+    /// with the same label form a line over `x`.
     pub x: Option<String>,
-    /// It takes a build in which rules of the protocol can be broken.
+    /// Whether the figure needs a build that can break rules of the protocol.
     #[serde(default)]
     pub needs_sabotage: bool,
     pub series: Vec<Series>,
-    /// What is published of two points, one as a multiple of the other, besides what points say.
+    /// Published ratios of two points, in addition to the points' own published values.
     #[serde(default)]
     pub ratios: Vec<Ratio>,
 }
 
-/// What the ratios of a figure are of.
+/// Quantity that the ratios of a figure compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Quantity {
     /// Transactions a second.
     #[default]
     Throughput,
-    /// Bytes in use on the memory node that has most.
+    /// Bytes in use on the fullest memory node.
     Memory,
 }
 
@@ -97,11 +96,11 @@ impl Quantity {
     }
 }
 
-/// A published ratio: of one series, or the least and the greatest of all series.
+/// A published ratio: of one series, or the minimum and maximum over all series.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ratio {
-    /// Series of which `value` is [default: the only one].
+    /// Series of `value` [default: the only series].
     pub series: Option<String>,
     /// Labels of the points.
     pub of: String,
@@ -109,28 +108,28 @@ pub(super) struct Ratio {
     pub value: Option<f64>,
     pub least: Option<f64>,
     pub most: Option<f64>,
-    /// It was in its band once: from then on leaving it is a fault.
+    /// Whether the ratio was once in its band: leaving the band is then a fault.
     #[serde(default)]
     pub accepted: bool,
 }
 
-/// Points that are compared with each other.
+/// Points to compare with each other.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Series {
     pub name: String,
-    /// Workload and flags that all points share.
+    /// Workload and flags common to all points.
     bench: String,
-    /// Flags of the short mode, which win over those of the figure.
+    /// Flags of the short mode, which override the figure's flags.
     #[serde(default)]
     short: String,
-    /// Loads at which each point is measured; its result is that of the largest throughput. Without
-    /// any it is measured once.
+    /// Loads for measuring the points; the load with the largest throughput gives the result.
+    /// Without loads, a point is measured once.
     #[serde(default)]
     pub sweep: Vec<Load>,
     /// Value of the figure's `x`.
     pub at: Option<f64>,
-    /// Points; the first is what the others are compared with, unless they name another.
+    /// Points. Points are compared with the first point, unless they name another.
     pub points: Vec<Point>,
 }
 
@@ -140,28 +139,28 @@ pub(super) struct Point {
     pub label: String,
     /// Engine that runs the transactions [default: Lotus].
     pub engine: Option<String>,
-    /// Flags of this point alone.
+    /// Flags of this point only.
     #[serde(default)]
     flags: String,
-    /// Label of the point that this one's ratios are over [default: the first].
+    /// Label of the point in the denominator of this point's ratios [default: the first].
     pub against: Option<String>,
-    /// Names of the protocol's rules that are broken meanwhile.
+    /// Names of the protocol's rules to break during the measurement.
     #[serde(default)]
     pub without: Vec<String>,
-    /// What the figure compares over that of the other point, as published.
+    /// Published ratio of this point's compared quantity to the other point's.
     pub published: Option<f64>,
-    /// Range in which our ratio counts as the published one.
+    /// Range in which our ratio counts as equal to the published ratio.
     band: Option<[f64; 2]>,
-    /// The ratio was in its band once: from then on leaving it is a fault.
+    /// Whether the ratio was once in its band: leaving the band is then a fault.
     #[serde(default)]
     pub accepted: bool,
-    /// Median latency over that of the other point, as published.
+    /// Published ratio of this point's median latency to the other point's.
     pub published_p50: Option<f64>,
-    /// The same of the 99th percentile.
+    /// The same for the 99th percentile.
     pub published_p99: Option<f64>,
-    /// Aborted attempts of the watched type among all, as published.
+    /// Published share of aborted attempts of the watched type.
     pub published_aborts: Option<f64>,
-    /// Time in which no node grants locks of a shard that moves, in microseconds, as published.
+    /// Published time in which no node grants locks of a moving shard, in microseconds.
     pub published_interruption_us: Option<f64>,
 }
 
@@ -216,7 +215,7 @@ impl Figure {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// One sentence that says what is wrong.
+    /// One sentence about the error.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let figure: Self = toml::from_str(text).map_err(|error| of_toml(text, &error))?;
         figure.check()?;
@@ -247,7 +246,7 @@ impl Figure {
         self.ratios.iter().try_for_each(|ratio| ratio.check(&self.series))
     }
 
-    /// All points of a series at all of its loads, with their command lines in full length.
+    /// The points of a series at all loads, with full-length command lines.
     fn lines<'a>(
         &'a self,
         series: &'a Series,
@@ -282,7 +281,7 @@ impl Figure {
         line
     }
 
-    /// The command that measures a point alone.
+    /// The command line of a point's measurement.
     pub(super) fn command(
         &self,
         series: &Series,
@@ -293,9 +292,8 @@ impl Figure {
         format!("{BENCH} {}", self.line(series, point, load, length).typed())
     }
 
-    /// Loads that the points of a series are measured at; one `None` without a sweep. A short sweep
-    /// has the least load, the largest, and one between them; or the largest alone, where no curve
-    /// is drawn.
+    /// Loads for the points of a series; one `None` without a sweep. A short sweep has the smallest
+    /// load, the largest, and one in between; or only the largest if no curve is plotted.
     pub(super) fn loads(&self, series: &Series, length: Length) -> Vec<Option<Load>> {
         let all = &series.sweep;
         match (length, all.len()) {
@@ -313,7 +311,7 @@ impl Figure {
         Band::around(published, self.within.unwrap_or(WITHIN))
     }
 
-    /// The range in which a point's ratio counts as the published one.
+    /// The range in which a point's ratio counts as equal to the published ratio.
     pub(super) fn band(&self, point: &Point, published: f64) -> Band {
         match point.band {
             Some([low, high]) => Band { low, high },
@@ -356,7 +354,7 @@ impl Series {
         Ok(())
     }
 
-    /// Place of the point that a point's ratios are over.
+    /// Index of the point in the denominator of a point's ratios.
     pub(super) fn base(&self, point: &Point) -> usize {
         let named = |label: &String| self.points.iter().position(|other| other.label == *label);
         point.against.as_ref().and_then(named).unwrap_or(0)
@@ -364,7 +362,7 @@ impl Series {
 }
 
 impl Ratio {
-    /// The series that it is of.
+    /// Whether the ratio concerns a series.
     pub(super) fn is_of(&self, series: &Series) -> bool {
         self.series.as_ref().is_none_or(|name| *name == series.name)
     }
@@ -387,7 +385,7 @@ impl Ratio {
     }
 }
 
-/// Checks a command line for what figures cannot use.
+/// Refuses command lines that figures cannot use.
 fn check_line(args: &BenchArgs) -> Result<(), String> {
     bench::check(args).map_err(|error| error.to_string())?;
     let common = args.common();

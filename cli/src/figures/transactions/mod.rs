@@ -21,7 +21,7 @@ use rows::{Multiple, Row};
 
 macro_rules! files {
     ($($name:literal)*) => {
-        /// All figures: names, and what their files say.
+        /// Names of the figures, and contents of their files.
         pub(super) const FILES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../../figures/", $name, ".toml"))),)*];
     };
@@ -62,7 +62,7 @@ impl Transactions {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// One sentence that says what is wrong.
+    /// One sentence about the error.
     pub(super) fn parse(name: &str, text: &str) -> Result<Self, String> {
         Ok(Self { name: name.to_owned(), figure: Figure::parse(text)? })
     }
@@ -100,7 +100,7 @@ impl Experiment for Transactions {
         args.workload.common_mut().quiet = true;
         let _broken = without::broken(&task.without);
         let report = bench::report(&args)?;
-        // A report has no keys but strings, and no values that JSON lacks.
+        // A report has only string keys, and only values that JSON can represent.
         serde_json::to_value(report).map_err(|error| bench::Failure::Arguments(error.to_string()))
     }
 
@@ -120,7 +120,7 @@ impl Experiment for Transactions {
             remarks: self.figure.remarks.clone().unwrap_or_default(),
             busiest: observed.iter().map(Observed::busiest).collect(),
             tally: Tally::of(in_band.chain(multiples.iter().map(|one| one.judged.in_band))),
-            // In a moment, ratios are no more than orders of magnitude.
+            // In short mode, ratios are only orders of magnitude.
             fallen: fallen.filter(|_| length == Length::Full).collect(),
             unsound: unsound.map(Row::label).collect(),
             json: json.chain(multiples.iter().map(|one| one.json(&self.name))).collect(),

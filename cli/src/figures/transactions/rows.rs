@@ -1,4 +1,4 @@
-//! From reports to rows: the best load of each point, its ratios, and whether they are in band.
+//! From reports to rows: best loads of points, ratios, and verdicts.
 //!
 //! Pure.
 
@@ -14,14 +14,14 @@ use crate::figures::timeline::jumps;
 pub(super) struct Row<'a> {
     pub series: &'a Series,
     pub point: &'a Point,
-    /// Results by load, from the least on; each with its place among all results.
+    /// Results by load, in ascending order; the number is the index among all results.
     pub curve: Vec<(Option<Load>, usize, &'a Observed)>,
-    /// Place of the largest throughput in the curve.
+    /// Index of the largest throughput in the curve.
     best: usize,
-    /// What the figure compares over that of the other point.
+    /// Ratio of this point's compared quantity to the other point's.
     pub ratio: f64,
     pub judged: Option<Judged>,
-    /// Latencies over those of the other point: median and 99th percentile.
+    /// Ratios of this point's latencies to the other point's: median and 99th percentile.
     pub latencies: [f64; 2],
 }
 
@@ -31,7 +31,7 @@ pub(super) fn label(series: &Series, point: &Point, load: Option<Load>) -> Strin
     format!("{}, {}{load}", series.name, point.label)
 }
 
-/// The rows of a figure. `observed` has the results of its tasks, in their order.
+/// The rows of a figure. `observed` has the results of the figure's tasks, in order.
 pub(super) fn rows<'a>(
     figure: &'a Figure,
     length: Length,
@@ -73,17 +73,17 @@ fn compare(figure: &Figure, series: &Series, rows: &mut [Row<'_>]) {
     }
 }
 
-/// A published multiple beside ours.
+/// A published ratio beside our ratio.
 pub(super) struct Multiple<'a> {
     pub ratio: &'a Ratio,
-    /// Series that ours is of.
+    /// Series of our ratio.
     pub series: &'a str,
-    /// What ours is among the series: nothing, `least` or `most`.
+    /// Rank of our ratio among the series: empty, `least` or `most`.
     pub which: &'static str,
     pub judged: Judged,
 }
 
-/// The multiples of a figure, as its `ratios` say.
+/// The ratios in the `ratios` of a figure.
 pub(super) fn multiples<'a>(figure: &'a Figure, rows: &[Row<'a>]) -> Vec<Multiple<'a>> {
     let found = |series: &Series, label: &str| {
         let is_it = |row: &&Row<'_>| row.series.name == series.name && row.point.label == label;
@@ -109,7 +109,7 @@ pub(super) fn multiples<'a>(figure: &'a Figure, rows: &[Row<'a>]) -> Vec<Multipl
 }
 
 impl Multiple<'_> {
-    /// Whether it was in its band once and is not now.
+    /// Whether the ratio was once in its band and no longer is.
     pub(super) fn has_fallen(&self) -> bool {
         self.ratio.accepted && !self.judged.in_band
     }
@@ -147,12 +147,12 @@ impl Row<'_> {
         label(self.series, self.point, None)
     }
 
-    /// Whether the ratio is in its band; `None` if nothing is published.
+    /// Whether the ratio is in its band; `None` without a published value.
     pub(super) fn in_band(&self) -> Option<bool> {
         self.judged.map(|judged| judged.in_band)
     }
 
-    /// Whether the ratio was in its band once and is not now.
+    /// Whether the ratio was once in its band and no longer is.
     pub(super) fn has_fallen(&self) -> bool {
         self.point.accepted && self.in_band() == Some(false)
     }
@@ -162,7 +162,7 @@ impl Row<'_> {
         self.curve.iter().all(|(_, _, observed)| observed.is_sound())
     }
 
-    /// Latency ratios that are published, beside ours: median and 99th percentile.
+    /// Our and the published latency ratios: median and 99th percentile.
     pub(super) fn published_latencies(&self) -> [Option<(f64, f64)>; 2] {
         let Point { published_p50, published_p99, .. } = self.point;
         [0, 1].map(|at| [*published_p50, *published_p99][at].map(|one| (self.latencies[at], one)))

@@ -10,10 +10,10 @@ use crate::figures::judge::{Judged, same_sign, yes_no};
 use crate::figures::observed::Observed;
 use crate::figures::timeline;
 
-/// Time after which memory is compared, in seconds.
+/// Run time for the comparison of memory, in seconds.
 const MINUTE_S: f64 = 60.0;
 
-/// All tables, the one of points first.
+/// All tables, starting with the table of points.
 pub(super) fn blocks(figure: &Figure, rows: &[Row<'_>], multiples: &[Multiple<'_>]) -> Vec<Block> {
     let mut blocks = vec![Block::Table(points(figure, rows))];
     if !multiples.is_empty() {
@@ -29,7 +29,7 @@ pub(super) fn blocks(figure: &Figure, rows: &[Row<'_>], multiples: &[Multiple<'_
     blocks
 }
 
-/// A row for each point, at its best load.
+/// Table of the points, at their best loads.
 fn points(figure: &Figure, rows: &[Row<'_>]) -> Grid {
     let mut grid = Grid::new(rows.len(), 2);
     let column = |cell: &dyn Fn(&Row<'_>) -> String| rows.iter().map(cell).collect::<Vec<_>>();
@@ -93,7 +93,7 @@ fn points(figure: &Figure, rows: &[Row<'_>]) -> Grid {
     grid
 }
 
-/// The published multiples beside ours.
+/// The published ratios beside our ratios.
 fn ratios(multiples: &[Multiple<'_>]) -> Grid {
     let header = ["series", "of", "over", "", "ratio", "published", "off by %", "in band"];
     let row = |one: &Multiple<'_>| {
@@ -111,8 +111,9 @@ fn ratios(multiples: &[Multiple<'_>]) -> Grid {
     Grid::of_rows(4, header.map(str::to_owned), multiples.iter().map(row))
 }
 
-/// Columns of the memory in use on the memory node that has most. What a short run of a small data
-/// set has is what a minute of one as many times larger has: as many transactions go to each row.
+/// Columns of the memory in use on the fullest memory node. The memory of a short run of a small
+/// data set, multiplied by a factor, stands for a minute of a data set larger by the same factor:
+/// the number of transactions per row is the same.
 fn add_memory(grid: &mut Grid, rows: &[Row<'_>]) {
     let column = |cell: &dyn Fn(&Observed) -> String| {
         rows.iter().map(|row| cell(row.best())).collect::<Vec<_>>()

@@ -10,17 +10,17 @@ use super::parts::{self, Page, about_history, bold, dim, named, style};
 use super::{Choices, keys};
 use crate::top::model::view::{BenchView, Mood};
 
-/// Lines that a frame has at least: title, phase, rate.
+/// Minimum number of lines of a frame: title, phase, rate.
 const HEAD: u16 = 3;
 /// Lines of gauge, aborts, moves and caches.
 const DETAILS: u16 = 4;
-/// Lines of the last minute, its title included, where there is room for all.
+/// Lines of the last minute, including its title, where there is room for the whole frame.
 const HISTORY: u16 = 3;
 const TALLEST: u16 = 13;
 /// Widest gauge.
 const GAUGE: usize = 60;
 
-/// Height at which a frame without keys has room for all.
+/// Height of a complete frame without keys.
 pub fn height(view: &BenchView) -> u16 {
     let history = if view.history.is_empty() { 0 } else { HISTORY };
     HEAD + DETAILS + history
@@ -57,7 +57,7 @@ fn waiting(view: &BenchView) -> Line<'static> {
     }
 }
 
-/// What the benchmark does, for how long, and how long it will go on.
+/// The benchmark's activity, elapsed time, and remaining time.
 fn phase(view: &BenchView) -> Line<'static> {
     let unit = if view.is_virtual { "virtual s" } else { "s" };
     let times = format!(", {} {unit}, {} {unit} left", digits(view.elapsed_s), digits(view.left_s));

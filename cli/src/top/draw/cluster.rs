@@ -11,9 +11,9 @@ use super::{Choices, keys};
 use crate::operate::memory::size;
 use crate::top::model::view::{ClusterView, ComputeRow, MemoryRow, Mood};
 
-/// Lines that every frame has: title, state, rate.
+/// Lines of every frame: title, state, rate.
 const HEAD: u16 = 3;
-/// Lines of the last minute, its title included, at least and at most.
+/// Minimum and maximum lines of the last minute, including its title.
 const HISTORY: u16 = 3;
 const TALLEST: u16 = 9;
 /// Width of the bar of a memory node.
@@ -57,7 +57,7 @@ fn count(value: Option<u64>) -> String {
     or_unknown(value, |value| value.to_string())
 }
 
-/// A share in percent, for a column that says so.
+/// A share in percent, for a column with % in its head.
 fn own(share: f64) -> String {
     format!("{:.1}", share * 100.0)
 }
@@ -99,19 +99,19 @@ impl NodeRow for MemoryRow {
     }
 }
 
-/// Lines of a table with so many rows; none if it is empty.
+/// Lines of a table with `rows` rows; 0 for an empty table.
 fn lines(rows: usize) -> u16 {
     if rows == 0 { 0 } else { rows as u16 + 1 }
 }
 
-/// Height at which a frame without keys has room for all.
+/// Height of a complete frame without keys.
 pub fn height(view: &ClusterView) -> u16 {
     let tables = lines(view.compute.len()) + lines(view.memory.len());
     let history = if view.history.is_empty() { 0 } else { HISTORY };
     HEAD + u16::from(view.authority_why.is_some()) + 2 + history + 2 + tables
 }
 
-/// Lines of what is not there in every frame.
+/// Lines of the optional parts of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Plan {
     keys: u16,
@@ -126,7 +126,7 @@ struct Plan {
     memory: u16,
 }
 
-/// Deals out the lines of a frame: to the tables first.
+/// Allocates the lines of a frame: to the tables first.
 fn plan(height: u16, choices: &Choices, view: &ClusterView) -> Plan {
     let mut left = height.saturating_sub(HEAD);
     let (compute, memory) = (lines(view.compute.len()), lines(view.memory.len()));
@@ -180,7 +180,7 @@ pub fn draw(view: &ClusterView, choices: &Choices, area: Rect, buffer: &mut Buff
     parts::table(&mut page, &view.memory, MEMORY, plan.memory);
 }
 
-/// How the cluster is as a whole.
+/// State of the cluster as a whole.
 fn state(view: &ClusterView) -> Line<'static> {
     let (serving, all) = view.serving;
     let mood = if serving == all { Mood::Good } else { Mood::Bad };
@@ -202,7 +202,7 @@ fn state(view: &ClusterView) -> Line<'static> {
     ])
 }
 
-/// The cluster's throughput and latency.
+/// Throughput and latency of the cluster.
 fn rates(view: &ClusterView) -> Line<'static> {
     let Some(committed) = view.committed else {
         return Line::styled("no node tells rates", dim());

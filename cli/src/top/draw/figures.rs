@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use lotus_benchmarks::report::grouped;
 
-/// What stands where nothing is known.
+/// Placeholder for an unknown figure.
 pub const UNKNOWN: &str = "-";
 
-/// A rate a second: one digit behind the point below a hundred, millions from ten million on.
+/// A rate per second: with one decimal below a hundred, in millions from ten million on.
 pub fn rate(value: f64) -> String {
     match value {
         value if value >= 1e7 => format!("{:.1}M", value / 1e6),
@@ -46,7 +46,7 @@ pub fn or_unknown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String
     value.map_or_else(|| UNKNOWN.to_owned(), show)
 }
 
-/// Aborts a second, all together and then by reason, the most frequent first.
+/// Aborts per second, in total and by reason, most frequent first.
 pub fn aborts(by_reason: &BTreeMap<String, f64>) -> String {
     let all: f64 = by_reason.values().sum();
     let mut reasons: Vec<_> = by_reason.iter().collect();

@@ -1,10 +1,10 @@
-//! From what is shown to cells of a terminal: pure, for any size.
+//! From views to cells of a terminal: pure, for any size.
 //!
-//! * `cluster`, `bench`: a frame of either;
-//! * `parts`: what both consist of: lines, tables with as many columns as fit, the last minute;
+//! * `cluster`, `bench`: frames of a cluster, and of a benchmark;
+//! * `parts`: common parts of frames: lines, tables with as many columns as fit, the last minute;
 //! * `figures`: figures as text.
 //!
-//! What does not fit is left out, in an order that each frame has: first the last minute and the
+//! Parts without room are left out, in an order set by each frame: first the last minute and the
 //! details, last the states of the nodes.
 
 mod bench;
@@ -21,14 +21,14 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget as _};
 use crate::top::model::view::{SortBy, View};
 use parts::{bold, dim};
 
-/// What the user has chosen.
+/// The user's choices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Choices {
     pub sort: SortBy,
     pub backwards: bool,
     pub paused: bool,
     pub help: bool,
-    /// No keys are listed: there is nothing to press.
+    /// Whether to leave out the list of keys, since no key can be pressed.
     pub alone: bool,
 }
 
@@ -63,7 +63,7 @@ pub fn frame(view: &View, choices: &Choices, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// Height at which a frame has room for all.
+/// Height of a complete frame.
 pub fn height(view: &View) -> u16 {
     match view {
         #[cfg(feature = "tcp")]
@@ -72,7 +72,7 @@ pub fn height(view: &View) -> u16 {
     }
 }
 
-/// A frame as plain text, this wide and as high as it needs to be.
+/// A frame as plain text, `width` wide and as high as needed.
 pub fn text(view: &View, width: u16) -> String {
     let area = Rect::new(0, 0, width, height(view));
     let mut buffer = Buffer::empty(area);
@@ -91,7 +91,7 @@ fn help(area: Rect, buffer: &mut Buffer) {
     Paragraph::new(lines).block(block.border_style(dim())).render(area, buffer);
 }
 
-/// The keys, in a line.
+/// The keys, in one line.
 fn keys(choices: &Choices, sorts: bool) -> Line<'static> {
     let sort = match (sorts, choices.backwards) {
         (false, _) => String::new(),

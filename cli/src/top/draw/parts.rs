@@ -9,11 +9,11 @@ use ratatui::widgets::{Sparkline, Widget as _};
 use super::figures;
 use crate::top::model::view::{HISTORY, Mood};
 
-/// Room that a table has for another column with the reason why a node does not answer.
+/// Minimum room in a table for an additional column with the reason why a node does not answer.
 #[cfg(feature = "tcp")]
 const REMARK: usize = 16;
 
-/// The rest of the area, from the top down.
+/// The unused rest of the area, filled from the top down.
 pub struct Page<'a> {
     area: Rect,
     buffer: &'a mut Buffer,
@@ -24,7 +24,7 @@ impl<'a> Page<'a> {
         Self { area, buffer }
     }
 
-    /// Lines that are left.
+    /// Number of unused lines.
     pub fn left(&self) -> u16 {
         self.area.height
     }
@@ -33,7 +33,7 @@ impl<'a> Page<'a> {
         self.area.width.into()
     }
 
-    /// Takes so many lines from the top.
+    /// Takes lines from the top.
     fn take(&mut self, lines: u16) -> Rect {
         let lines = lines.min(self.area.height);
         let taken = Rect { height: lines, ..self.area };
@@ -42,7 +42,7 @@ impl<'a> Page<'a> {
         taken
     }
 
-    /// Adds a line, if one is left.
+    /// Adds a line, if there is room.
     pub fn line(&mut self, line: impl Into<Line<'a>>) {
         let area = self.take(1);
         if area.height > 0 {
@@ -56,7 +56,7 @@ impl<'a> Page<'a> {
         self.take(lines);
     }
 
-    /// Puts a line at the bottom of what is left.
+    /// Puts a line at the bottom of the unused area.
     pub fn bottom(&mut self, line: &Line<'_>) {
         if let Some(last) = self.area.bottom().checked_sub(1).filter(|_| self.area.height > 0) {
             self.buffer.set_line(self.area.x, last, line, self.area.width);
@@ -64,11 +64,11 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Draws the last minute, so many lines high.
+    /// Draws the last minute, `lines` lines high.
     pub fn history(&mut self, points: &[f64], lines: u16) {
         let area = self.take(lines);
         let columns = usize::from(area.width);
-        // A point is as many columns wide as all points have room for.
+        // Every point is as wide as the room for all points permits.
         let wide = (columns / HISTORY).max(1);
         let fit = &points[points.len().saturating_sub(columns / wide)..];
         let heights = fit.iter().flat_map(|point| std::iter::repeat_n(point.round() as u64, wide));
@@ -80,7 +80,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// What the last minute shows, in words.
+/// Description of the graph of the last minute.
 pub fn about_history(points: &[f64], step_s: f64, unit: &str) -> Line<'static> {
     let most = points.iter().copied().fold(0.0, f64::max);
     let secs = figures::digits(points.len() as f64 * step_s);
@@ -104,7 +104,7 @@ pub const fn style(mood: Mood) -> Style {
     }
 }
 
-/// The title of a frame: what is watched, and whether it is paused.
+/// The title of a frame: the target's name, and whether the display is paused.
 pub fn title(name: &str, paused: bool) -> Line<'static> {
     let mut spans = vec![bold("lotus top"), Span::raw(format!("  {name}"))];
     if paused {
@@ -113,7 +113,7 @@ pub fn title(name: &str, paused: bool) -> Line<'static> {
     Line::from(spans)
 }
 
-/// A figure with its name before it.
+/// A figure after its name.
 pub fn named(name: &str, figure: impl Into<String>) -> Vec<Span<'static>> {
     vec![Span::styled(format!("{name} "), dim()), Span::raw(figure.into()), Span::raw("   ")]
 }
@@ -136,12 +136,12 @@ pub fn text(buffer: &Buffer) -> String {
 pub struct Column<R> {
     pub head: &'static str,
     pub width: usize,
-    /// Order in which columns are given up when the table is too wide: the highest first.
+    /// Order in which columns are left out of a table that is too wide: highest rank first.
     pub rank: u8,
     pub cell: fn(&R) -> String,
 }
 
-/// A row of a table: what it is called, and how it is.
+/// A row of a table: name, state and remark of a node.
 #[cfg(feature = "tcp")]
 pub trait NodeRow {
     fn name(&self) -> String;
@@ -149,13 +149,13 @@ pub trait NodeRow {
     fn remark(&self) -> Option<&str>;
 }
 
-/// Columns of names and states, which every table has.
+/// Widths of the name and state columns, which every table has.
 #[cfg(feature = "tcp")]
 const NAME: usize = 5;
 #[cfg(feature = "tcp")]
 const STATE: usize = 11;
 
-/// Draws a table of at most so many lines, its head included; the rows that do not fit are counted.
+/// Draws a table of at most `lines` lines, including its head; rows without room are counted.
 #[cfg(feature = "tcp")]
 pub fn table<R: NodeRow>(page: &mut Page<'_>, rows: &[R], columns: &[Column<R>], lines: u16) {
     let lines = usize::from(lines.min(page.left()));
@@ -192,7 +192,7 @@ pub fn table<R: NodeRow>(page: &mut Page<'_>, rows: &[R], columns: &[Column<R>],
     }
 }
 
-/// The columns that fit beside names and states, in their order.
+/// The columns that fit beside name and state, in their order.
 #[cfg(feature = "tcp")]
 fn fitting<R>(columns: &[Column<R>], width: usize) -> Vec<&Column<R>> {
     let mut by_rank: Vec<&Column<R>> = columns.iter().collect();

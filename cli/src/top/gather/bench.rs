@@ -10,13 +10,13 @@ use lotus_fabric::env::Env;
 
 use crate::top::model::bench::BenchNews;
 
-/// Longest line, in bytes: the benchmark's have less than a thousand.
+/// Maximum length of a line, in bytes: a benchmark's lines have less than a thousand.
 const LONGEST: u64 = 64 << 10;
 
 /// Reads the lines of the benchmark at a socket, until it ends or the receiver is dropped.
 ///
 /// # Errors
-/// A sentence: no benchmark listens there.
+/// A sentence: no benchmark listens at the socket.
 pub fn watch(path: &Path, env: &Env) -> Result<Receiver<BenchNews>, String> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused => {
@@ -32,7 +32,7 @@ pub fn watch(path: &Path, env: &Env) -> Result<Receiver<BenchNews>, String> {
     Ok(receiver)
 }
 
-/// Passes on one line after the other, and why there are no more.
+/// Passes on the lines in order, and then the reason for the end.
 fn read(source: impl Read, news: &Sender<BenchNews>) {
     let mut source = BufReader::new(source);
     loop {

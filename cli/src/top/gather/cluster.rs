@@ -1,5 +1,6 @@
-//! The nodes of a cluster: each is asked for its metrics by a task of its own, with a time-out, and
-//! the authority by a thread of its own, so that what does not answer holds up nothing else.
+//! Gathers state from the nodes of a cluster. Each node is asked for its metrics by a task of its
+//! own, with a time-out, and the authority by a thread of its own, so that a silent node delays
+//! nothing else.
 //!
 //! Only reads: no question goes to a node's mailbox, and nothing is written at the authority.
 
@@ -17,22 +18,22 @@ pub use super::scrape::PATIENCE;
 use crate::operate::status::{Addresses, Survey};
 use crate::top::model::cluster::ClusterNews;
 
-/// Nodes of a cluster, each with the address of its metrics, if it has one.
+/// Nodes of a cluster, with the addresses of their metrics, if any.
 pub fn nodes(file: &ClusterFile) -> Vec<(NodeName, Option<String>)> {
     let metrics = |node| Addresses::of(file, node).metrics.map(|address| address.to_string());
     NodeName::all(file).map(|node| (node, metrics(node))).collect()
 }
 
-/// Asks all nodes and the authority, again and again, until the receiver is dropped.
+/// Asks all nodes and the authority repeatedly, until the receiver is dropped.
 ///
 /// # Errors
-/// A sentence: a key is unusable, or there is no thread.
+/// A sentence: a key is unusable, or a thread cannot be started.
 pub fn watch(
     file: ClusterFile,
     interval: Duration,
     env: &Env,
 ) -> Result<Receiver<ClusterNews>, String> {
-    // Keys and certificates are refused before anything is shown.
+    // Bad keys and certificates are refused before the display starts.
     authority(&file)?;
     let no_thread = |error: std::io::Error| format!("there is no thread to gather: {error}");
     let (sender, receiver) = mpsc::channel();
@@ -57,7 +58,7 @@ pub fn watch(
     Ok(receiver)
 }
 
-/// Asks one node, until nothing listens.
+/// Asks one node repeatedly, until the receiver is dropped.
 async fn ask(
     node: NodeName,
     address: String,
@@ -77,12 +78,12 @@ async fn ask(
     }
 }
 
-/// Asks the authority, and this host, until nothing listens.
+/// Asks the authority, and looks at this host, until the receiver is dropped.
 fn survey(file: &ClusterFile, interval: Duration, clock: &Env, news: &Sender<ClusterNews>) {
-    // Nothing is ever sent here: it is a clock that can wait.
+    // This channel never carries a message: it only serves to wait for an interval.
     let (_never, waiting) = mpsc::channel::<()>();
     loop {
-        // A new connection each time: one that was made before its host was paused looks sound.
+        // A new connection each time: an old connection to a host that was paused looks sound.
         let Ok(authority) = authority(file) else { return };
         let outline = Survey::take(file, &StateFolder::look(file), &authority).outline();
         if news.send(ClusterNews::Surveyed { at: clock.now(), outline }).is_err() {

@@ -1,6 +1,6 @@
-//! What is learnt, and how: sockets, files and threads. Judges nothing.
+//! Gathers data from sockets, files and threads, without judging it.
 //!
-//! * `cluster`: the nodes of a cluster, each asked for itself, and the authority;
+//! * `cluster`: the nodes of a cluster, each asked separately, and the authority;
 //! * `scrape`: the metrics of one node over HTTP;
 //! * `bench`: the lines of a benchmark.
 

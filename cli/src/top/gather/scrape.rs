@@ -1,4 +1,4 @@
-//! The metrics of one node over HTTP, within a time and a size, whatever answers there.
+//! The metrics of one node over HTTP, within limits on time and size, whatever process answers.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use crate::top::model::cluster::Trouble;
 use crate::top::parse::Sample;
 
-/// Time for an answer, from looking up the address to its last byte.
+/// Time limit for an answer, from the address lookup to the last byte.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// Size of an answer in bytes: a node with 10,000 tables has as much.
+/// Size limit of an answer in bytes: the size for a node with 10,000 tables.
 const LARGEST: usize = 8 << 20;
 
 /// Asks the node at `address`, a host and a port.
@@ -47,13 +47,13 @@ async fn answer(address: &str) -> Result<String, Trouble> {
         String::from_utf8(body.into())
             .map_err(|_| Trouble::Nonsense("the answer is no text".to_owned()))
     };
-    // Both are dropped together, and the socket with them.
+    // Exchange and connection are dropped together, and the socket with them.
     let (mut exchange, mut connection) = (std::pin::pin!(exchange), std::pin::pin!(connection));
     tokio::select! {
         biased;
         answer = &mut exchange => answer,
         ended = &mut connection => match ended {
-            // What has arrived is still to be read.
+            // Data that has arrived must still be read.
             Ok(()) => exchange.await,
             Err(error) => Err(of_http(error)),
         },

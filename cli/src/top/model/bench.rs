@@ -1,4 +1,4 @@
-//! A benchmark: the last of its lines, and its last minute. Pure.
+//! A benchmark, with its last line and its last minute. Pure.
 
 use std::collections::VecDeque;
 
@@ -8,30 +8,31 @@ use lotus_fabric::env::Nanos;
 use super::Watched;
 use super::view::{BenchView, HISTORY, View};
 
-/// Lines a second.
+/// Lines per second.
 const LINES: usize = 4;
 
-/// What is learnt of a benchmark.
+/// News of a benchmark.
 #[derive(Clone, PartialEq, Debug)]
 pub enum BenchNews {
-    /// A line of it.
+    /// A line of the benchmark.
     Frame(Box<LiveFrame>),
-    /// Nothing more comes: the reason, as a sentence.
+    /// The news have ended: the reason, as a sentence.
     Ended(String),
 }
 
-/// A benchmark that is watched.
+/// A watched benchmark.
 #[derive(Debug)]
 pub struct BenchModel {
     title: String,
     last: Option<LiveFrame>,
-    /// Rates of the last minute: each the mean of a second's lines, the latest under way.
+    /// Rates of the last minute: means over the lines of a second, and the number of lines; the
+    /// last second is incomplete.
     history: VecDeque<(f64, usize)>,
     ended: Option<String>,
 }
 
 impl BenchModel {
-    /// A benchmark whose socket has this path.
+    /// A benchmark with the path of its socket as title.
     pub fn new(title: String) -> Self {
         Self { title, last: None, history: VecDeque::new(), ended: None }
     }

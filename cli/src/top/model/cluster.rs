@@ -1,10 +1,10 @@
-//! A cluster: what its nodes answered last, what the authority says of them, and the last minute.
+//! A cluster: the last answers of its nodes, the authority's view of them, and the last minute.
 //! Pure.
 //!
-//! # Which source is believed
-//! A node's state is the one that `lotus cluster status` tells. Where that says that it does its
-//! work, its metrics have the last word: a node that does not answer is unreachable, whatever was
-//! said of it, and compute nodes know which memory nodes are silent.
+//! # Precedence of the sources
+//! A node's state is the state that `lotus cluster status` shows. If the node is working according
+//! to that state, its metrics take precedence: a node that does not answer is unreachable, whatever
+//! the status, and compute nodes know which memory nodes are silent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::view::{ClusterView, ComputeRow, HISTORY, MemoryRow, Mood, View};
 use crate::operate::status::{LOST, Outline, SERVING};
 use crate::top::parse::Sample;
 
-/// Time without a look at the authority from which it is said not to answer.
+/// Time since the last poll of the authority after which the authority counts as silent.
 const STALE: Duration = Duration::from_secs(5);
-/// Least time from one point of the last minute to the next.
+/// Minimum time between two points of the last minute.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Reason why a node's metrics are missing.
@@ -28,9 +28,9 @@ const STEP: Duration = Duration::from_secs(1);
 pub enum Trouble {
     /// No answer in time.
     Silent,
-    /// No connection: the error.
+    /// No connection, with the error.
     Unreachable(String),
-    /// An answer that is none: the reason.
+    /// An invalid answer, with the reason.
     Nonsense(String),
 }
 
@@ -43,16 +43,16 @@ impl Trouble {
     }
 }
 
-/// What is learnt of a cluster.
+/// News of a cluster.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ClusterNews {
-    /// A node's metrics were asked for.
+    /// Answer to a request for a node's metrics.
     Asked { node: NodeName, at: Nanos, answer: Result<Box<Sample>, Trouble> },
-    /// The authority, and this host, were asked for the states of all nodes.
+    /// States of all nodes, from the authority and this host.
     Surveyed { at: Nanos, outline: Outline },
 }
 
-/// A cluster that is watched.
+/// A watched cluster.
 pub struct ClusterModel {
     title: String,
     interval: Duration,
@@ -60,7 +60,7 @@ pub struct ClusterModel {
     survey: Option<(Nanos, Outline)>,
     began: Nanos,
     history: VecDeque<f64>,
-    /// Time of the next point.
+    /// Time of the next point of the last minute.
     next_point: Option<Nanos>,
 }
 
@@ -68,7 +68,7 @@ pub struct ClusterModel {
 struct NodeModel {
     name: NodeName,
     has_metrics: bool,
-    /// The sample that the next rates count from.
+    /// Start of the interval for the next rates.
     base: Option<(Nanos, Sample)>,
     last: Option<Sample>,
     rates: Option<Rates>,
@@ -92,7 +92,7 @@ impl NodeModel {
         };
         let passed = at.since(*since);
         let begins_again = sample.uptime_s < base.uptime_s;
-        // An answer right after a late one would make little time look like much work.
+        // With an answer right after a late answer, little time would look like much work.
         if passed >= interval / 2 || begins_again {
             self.rates = Rates::between(base, &sample, passed.as_secs_f64());
             self.base = Some((at, sample));
@@ -105,7 +105,8 @@ impl NodeModel {
     }
 }
 
-/// State of a node in a word, from what `lotus cluster status` says and what its metrics say.
+/// State of a node in one word, from the state in `lotus cluster status` and from the node's
+/// metrics.
 fn judge(
     said: Option<&str>,
     trouble: Option<&Trouble>,
@@ -125,7 +126,7 @@ fn judge(
         (Some(_), _) => bad("unreachable"),
         _ if is_silent => bad("silent"),
         (None, Some(false)) => bad("expelled"),
-        // It answers, and only the authority does not.
+        // The node answers; only the authority does not.
         (None, Some(true)) if said == "unknown" => ("running".to_owned(), Mood::Changing),
         _ if said == SERVING => (SERVING.to_owned(), Mood::Good),
         _ => (said.to_owned(), Mood::Changing),
@@ -133,7 +134,7 @@ fn judge(
 }
 
 impl ClusterModel {
-    /// A cluster of these nodes, each with whether it has metrics, looked at in this interval.
+    /// A cluster of `nodes`, each with a flag for metrics, polled at `interval`.
     pub fn new(
         title: String,
         nodes: impl IntoIterator<Item = (NodeName, bool)>,
@@ -157,7 +158,7 @@ impl ClusterModel {
         self.nodes.iter().filter_map(|node| node.rates.as_ref())
     }
 
-    /// Commits of all nodes that answer, a second.
+    /// Commits per second, summed over nodes that answer.
     fn committed(&self) -> Option<f64> {
         self.rates().map(|rates| rates.committed).reduce(|sum, more| sum + more)
     }
@@ -226,7 +227,7 @@ impl ClusterModel {
         }
     }
 
-    /// The authority in words, and whether it is well.
+    /// The authority's state in words, and whether it is well.
     fn authority(&self, now: Nanos) -> (String, bool) {
         let last = self.survey.as_ref().map_or(self.began, |(at, _)| *at);
         let passed = now.since(last);
@@ -260,7 +261,7 @@ impl Watched for ClusterModel {
 
     fn tick(&mut self, now: Nanos) {
         let Some(due) = self.next_point else {
-            // The last minute begins with the first rate.
+            // The last minute starts with the first rate.
             self.next_point = self.committed().map(|_| now);
             return;
         };

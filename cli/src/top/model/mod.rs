@@ -1,9 +1,9 @@
-//! From what was gathered to what is shown: pure, without clocks or sockets.
+//! From gathered data to views: pure, without clocks or sockets.
 //!
 //! * `rates`: two samples of a node, and the rates between them;
 //! * `cluster`: a cluster's nodes, their states and rates, and the last minute;
 //! * `bench`: a benchmark, and its last minute;
-//! * `view`: what is shown of either.
+//! * `view`: views of clusters and benchmarks.
 
 pub mod bench;
 #[cfg(feature = "tcp")]
@@ -15,20 +15,20 @@ pub mod view;
 use lotus_fabric::env::Nanos;
 use view::View;
 
-/// Something that is watched.
+/// A watched cluster or benchmark.
 pub trait Watched {
-    /// What is learnt of it.
+    /// Gathered data.
     type News: Send + 'static;
 
-    /// Takes in what was learnt.
+    /// Takes in gathered data.
     fn take(&mut self, news: Self::News);
 
     /// Lets time pass.
     fn tick(&mut self, now: Nanos);
 
-    /// What is to be shown now.
+    /// The current view.
     fn view(&self, now: Nanos) -> View;
 
-    /// Whether enough is known for a frame that stands alone.
+    /// Whether enough is known for a single frame.
     fn is_complete(&self) -> bool;
 }

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 
 use crate::top::parse::Sample;
 
-/// Rates of a node between two samples, a second.
+/// Rates of a node between two samples, per second.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rates {
     pub committed: f64,
     pub aborts: BTreeMap<String, f64>,
     pub locks: f64,
-    /// Share of these that the node kept itself; `None` without locks.
+    /// Share of locks owned by the node itself; `None` without locks.
     pub own_locks: Option<f64>,
     pub shards_moved: f64,
     /// Processors in use.
     pub processors: f64,
-    /// Transactions by latency: upper bound in seconds, and number in the interval.
+    /// Transactions by latency: upper bound in seconds, and count in the interval.
     pub latencies: Vec<(f64, f64)>,
 }
 
 impl Rates {
-    /// Rates between two samples, `secs` apart; `None` if the counters began again in between, or
-    /// no time has passed.
+    /// Rates between two samples, `secs` apart; `None` if the counters were reset in between, or no
+    /// time has passed.
     pub fn between(before: &Sample, now: &Sample, secs: f64) -> Option<Self> {
         if secs <= 0.0 || now.uptime_s < before.uptime_s {
             return None;
@@ -45,16 +45,16 @@ impl Rates {
         })
     }
 
-    /// All aborts together.
+    /// Sum of all aborts.
     pub fn all_aborts(&self) -> f64 {
         self.aborts.values().sum()
     }
 }
 
-/// Numbers by latency between two cumulative histograms of the same bounds.
+/// Counts by latency between two cumulative histograms with the same bounds.
 fn latencies(before: &[(f64, f64)], now: &[(f64, f64)]) -> Option<Vec<(f64, f64)>> {
     if before.len() != now.len() {
-        // A process of another version has other bounds.
+        // A process of another version may have different bounds.
         return None;
     }
     let mut below = 0.0;
@@ -70,7 +70,7 @@ fn latencies(before: &[(f64, f64)], now: &[(f64, f64)]) -> Option<Vec<(f64, f64)
     Some(counts)
 }
 
-/// Adds the counts of `more` to those of `sum`, if they have the same bounds.
+/// Adds the counts of `more` to the counts of `sum`, if both have the same bounds.
 pub fn add(sum: &mut Vec<(f64, f64)>, more: &[(f64, f64)]) {
     if sum.is_empty() {
         sum.extend(more);
@@ -79,8 +79,8 @@ pub fn add(sum: &mut Vec<(f64, f64)>, more: &[(f64, f64)]) {
     }
 }
 
-/// Latency that a share of all does not exceed, in seconds: within its bucket as if they were
-/// spread evenly. The last bucket has no upper bound and counts as its lower one.
+/// Quantile `share` of the latencies, in seconds: interpolated within its bucket as if latencies
+/// were spread evenly. The last bucket has no upper bound and counts as its lower bound.
 pub fn quantile(counts: &[(f64, f64)], share: f64) -> Option<f64> {
     let all: f64 = counts.iter().map(|(_, count)| count).sum();
     if all <= 0.0 {

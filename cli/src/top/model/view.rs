@@ -1,14 +1,14 @@
-//! What is shown: plain values, ready to be drawn.
+//! Views: plain values, ready to be drawn.
 
 use std::collections::BTreeMap;
 
 #[cfg(feature = "tcp")]
 use lotus_node::config::name::NodeName;
 
-/// Points of the last minute that are kept.
+/// Number of points in the last minute.
 pub const HISTORY: usize = 60;
 
-/// What is watched, as it is shown.
+/// View of the watched target.
 #[derive(Clone, PartialEq, Debug)]
 pub enum View {
     /// A cluster of processes.
@@ -18,12 +18,12 @@ pub enum View {
     Bench(BenchView),
 }
 
-/// How things stand, for colours.
+/// Health, for colours.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Mood {
-    /// All is well.
+    /// Everything is well.
     Good,
-    /// Something is under way.
+    /// Something is in progress.
     Changing,
     /// Something is lost, or does not answer.
     Bad,
@@ -45,7 +45,7 @@ impl SortBy {
     const ALL: [Self; 6] =
         [Self::Name, Self::State, Self::Committed, Self::Latency, Self::Aborts, Self::Shards];
 
-    /// The next order, and after the last the first.
+    /// The next order; the first order after the last.
     pub fn next(self) -> Self {
         let at = Self::ALL.iter().position(|one| *one == self).unwrap_or(0);
         Self::ALL[(at + 1) % Self::ALL.len()]
@@ -68,28 +68,28 @@ impl SortBy {
 #[cfg(feature = "tcp")]
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ClusterView {
-    /// Path of its description.
+    /// Path of the cluster's description.
     pub title: String,
-    /// Number of nodes that serve, and of all.
+    /// Number of serving nodes, and of all nodes.
     pub serving: (usize, usize),
     pub epoch: Option<u32>,
     pub copies: Option<usize>,
     pub data: Option<&'static str>,
     /// The authority, in words.
     pub authority: String,
-    /// Reason why it does not answer.
+    /// Reason why the authority does not answer.
     pub authority_why: Option<String>,
     pub authority_is_well: bool,
-    /// Commits a second of all nodes that answer; `None` if none does.
+    /// Commits per second, summed over nodes that answer; `None` without answers.
     pub committed: Option<f64>,
-    /// The same in the last minute, the latest last, and the seconds from one to the next.
+    /// Commits per second in the last minute, latest last; and seconds between two points.
     pub history: Vec<f64>,
     pub history_step_s: f64,
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
-    /// Aborts a second, by reason.
+    /// Aborts per second, by reason.
     pub aborts: BTreeMap<String, f64>,
-    /// Shards that were given to other nodes, a second, and since the nodes began.
+    /// Shards given to other nodes, per second, and since the nodes started.
     pub moves: f64,
     pub moved: f64,
     pub compute: Vec<ComputeRow>,
@@ -103,7 +103,7 @@ pub struct ComputeRow {
     pub node: NodeName,
     pub state: String,
     pub mood: Mood,
-    /// Reason why its metrics are missing.
+    /// Reason why the node's metrics are missing.
     pub trouble: Option<String>,
     pub epoch: Option<u64>,
     pub committed: Option<f64>,
@@ -111,7 +111,7 @@ pub struct ComputeRow {
     pub p99_ms: Option<f64>,
     pub aborts: Option<f64>,
     pub locks: Option<f64>,
-    /// Share of its locks that it kept itself.
+    /// Share of the requested locks owned by the node itself.
     pub own_locks: Option<f64>,
     pub shards: Option<u64>,
     pub moved: Option<u64>,
@@ -128,7 +128,7 @@ pub struct MemoryRow {
     pub state: String,
     pub mood: Mood,
     pub trouble: Option<String>,
-    /// Bytes for rows and indexes that were handed out, and all of them.
+    /// Allocated bytes for rows and indexes, and the limit.
     pub used: Option<(u64, u64)>,
     pub processors: Option<f64>,
     pub resident: Option<u64>,
@@ -136,7 +136,7 @@ pub struct MemoryRow {
 
 #[cfg(feature = "tcp")]
 impl ClusterView {
-    /// Puts the compute nodes in order: the names upwards, figures downwards, bad states first.
+    /// Sorts the compute nodes: names ascending, figures descending, bad states first.
     pub fn sort(&mut self, by: SortBy, backwards: bool) {
         let down =
             |figure: Option<f64>| std::cmp::Reverse(figure.map_or(-1, |one| (one * 1e3) as i64));
@@ -157,22 +157,22 @@ impl ClusterView {
 /// A benchmark.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct BenchView {
-    /// Path of its socket.
+    /// Path of the benchmark's socket.
     pub title: String,
     /// Benchmark and fabric; empty before the first line.
     pub what: String,
     pub phase: String,
-    /// Reason why there is no more of it; `None` while it goes on.
+    /// Reason for the end of the lines; `None` while the benchmark runs.
     pub ended: Option<String>,
-    /// Whether its seconds are simulated ones.
+    /// Whether seconds are simulated.
     pub is_virtual: bool,
     pub elapsed_s: f64,
     pub left_s: f64,
-    /// What it counts: committed, or released.
+    /// Participle of the counted operation: committed, or released.
     pub counted: String,
     pub done: u64,
     pub per_s: f64,
-    /// The same of its last intervals, the latest last, and the seconds from one to the next.
+    /// Rates of the last intervals, latest last; and seconds between two points.
     pub history: Vec<f64>,
     pub history_step_s: f64,
     pub p50_us: Option<f64>,
@@ -180,6 +180,6 @@ pub struct BenchView {
     pub has_aborts: bool,
     pub aborts: BTreeMap<String, f64>,
     pub moved: u64,
-    /// Shares of look-ups that found something, by cache.
+    /// Hit rates, by cache.
     pub hits: BTreeMap<String, f64>,
 }

@@ -1,4 +1,4 @@
-//! A task's view of the thread that it runs on.
+//! A task's view of its thread.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub(crate) struct SeatHost<S: Protocol> {
     seat: Rc<ThreadSeat<S>>,
     task: usize,
     taken: Cell<bool>,
-    /// The clients' clock: one for all threads.
+    /// The clients' clock: shared by all threads.
     clock: Env,
 }
 
@@ -47,7 +47,7 @@ impl<S: Protocol> Host for SeatHost<S> {
         self.seat.lane.executor().sleep_until(Nanos(ns)).await;
     }
 
-    /// Locks have no owners, so any node will do.
+    /// A compute node by hash: locks have no owners, so any node will do.
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
         let hash = xxh3_64(key.as_bytes()) ^ u64::from(table.0);
         (hash % u64::from(self.seat.store.cns)) as usize

@@ -1,9 +1,9 @@
 //! An engine under the harness: memory nodes and compute nodes on given machines, loading, runs of
 //! clients, and audits.
 //!
-//! Each thread of a compute node is a core with a lane of its own, which is opened for a run and
-//! closed at its end. Before that, a READ of every memory node waits for all that was posted and
-//! not awaited. Loading and audits are outside of time, on lanes of the first compute node.
+//! Each thread of a compute node is a core with its own lane, opened for a run and closed at its
+//! end. Before closing, a READ of every memory node waits for all verbs that were posted and not
+//! awaited. Loading and audits are outside of time, on lanes of the first compute node.
 
 mod host;
 
@@ -36,7 +36,7 @@ use crate::store::sight::Leftovers;
 use crate::store::{Options, SHARED_BYTES, SHARED_REGION, Store, StoredTable, failed, refused};
 pub(crate) use host::SeatHost;
 
-/// First lane for loading and audits, above those of all threads.
+/// First lane for loading and audits, above the lanes of all threads.
 const FIRST_CONTROL_LANE: u16 = 4096;
 const EPOCH: Epoch = Epoch(1);
 
@@ -60,7 +60,7 @@ impl Size {
     }
 }
 
-/// An engine on machines.
+/// An engine deployed on machines.
 pub(crate) struct Deployed<M: Machines, S: Protocol> {
     machines: M,
     size: Size,
@@ -71,13 +71,13 @@ pub(crate) struct Deployed<M: Machines, S: Protocol> {
     used: Used,
 }
 
-/// What threads have used, all in all.
+/// Counters summed over all threads.
 #[derive(Clone, Default)]
 struct Used {
     verbs: VerbCounters,
     lookups: Hits,
     harm: Harm,
-    /// Bytes of shared memory that threads had taken and not used when they ended.
+    /// Bytes of shared memory that threads had allocated and not used when they ended.
     spare_bytes: u64,
 }
 
@@ -103,7 +103,7 @@ impl<M: Machines, S: Protocol> Deployed<M, S> {
         Ok(Self { machines, size, store, specs, next_lane, used: Used::default() })
     }
 
-    /// What the engine as published would have done to the harm of others, or has done.
+    /// Harm that the engine as published would have done to other transactions, or has done.
     pub(crate) fn harm(&self) -> Harm {
         self.used.harm
     }
@@ -127,7 +127,7 @@ impl<M: Machines, S: Protocol> Deployed<M, S> {
         NodeId(self.size.memory_nodes + cn)
     }
 
-    /// Runs `work` on this thread, outside of time, with a lane of its own.
+    /// Runs `work` on this thread, outside of time, with its own lane.
     fn control<T, Fut: Future<Output = T>>(
         &self,
         work: impl FnOnce(Lane) -> Fut,
@@ -168,7 +168,7 @@ impl<M: Machines, S: Protocol> Deployment for Deployed<M, S> {
     }
 
     fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError> {
-        // Tables have regions in the order of loading.
+        // Regions are numbered in the order of loading.
         let number = usize::from(table.0);
         if number != self.store.tables.len() {
             return Err(refused("tables are loaded in the order of their creation"));
@@ -213,7 +213,7 @@ impl<M: Machines, S: Protocol> Deployment for Deployed<M, S> {
                         Ok(lane) => start.run(store, lane, task).await,
                         Err(error) => Err(error),
                     };
-                    // The receiver waits for all.
+                    // The receiver waits for all outcomes.
                     let _ = sender.send(outcome).await;
                 })
             });
@@ -318,7 +318,7 @@ struct Start {
 }
 
 impl Start {
-    /// Runs all tasks of the thread, and waits for all that they have posted.
+    /// Runs all tasks of the thread, and waits for the verbs they have posted.
     async fn run<S, F, Fut, T>(
         self,
         store: Arc<Store<S>>,
@@ -361,6 +361,6 @@ impl Start {
 }
 
 async fn send<T>(sender: Sender<T>, outcome: T) {
-    // The receiver waits for all.
+    // The receiver waits for all outcomes.
     let _ = sender.send(outcome).await;
 }

@@ -1,5 +1,5 @@
-//! The commit of a transaction of FORD: late locks and validation in one round trip, the WRITEs to
-//! all replicas in another one, and the release of the locks, which is not awaited.
+//! The commit of a FORD transaction: late locks and validation in one round trip, the WRITEs to all
+//! replicas in another, and the release of the locks, which is not awaited.
 
 use lotus_benchmarks::TxnError;
 use lotus_benchmarks::engine::Receipt;
@@ -14,23 +14,23 @@ use crate::store::attempt::broken;
 use crate::store::rows::{CONFLICT, Change, RowUse, TxnRow};
 use crate::store::search::may_have_come;
 
-/// What is read of a row again.
+/// Validation read of a row.
 #[derive(Clone, Copy)]
 enum Again {
     /// Version and lock.
     Version,
     /// The header of a slot that was free.
     Header,
-    /// The bucket that did not have the row.
+    /// The bucket that did not contain the row.
     Bucket,
 }
 
 impl FordTxn {
-    /// Commits, with all rows executed.
+    /// Commits, after all rows have been executed.
     pub(super) async fn commit_all(&mut self) -> Result<Receipt, TxnError> {
         let writes = self.scratch.rows.all().iter().any(|row| row.change != Change::None);
         let recent = self.seat.lane.executor().recent();
-        // It only orders commits in histories; FORD itself has no such timestamp.
+        // The timestamp only orders commits in histories; FORD itself has no commit timestamp.
         let commit = self.seat.store.clock.next(recent.0).raw();
         if writes || self.scratch.rows.all().len() > 1 {
             self.validate().await?;
@@ -45,7 +45,8 @@ impl FordTxn {
         Ok(Receipt { commit_ts: Some(commit), snapshot: None })
     }
 
-    /// Locks the rows to write that are not locked yet, and reads the versions of all others again.
+    /// Locks the rows to write that are not locked yet, and reads the versions of all other rows
+    /// again.
     async fn validate(&mut self) -> Result<(), TxnError> {
         let mut posted = Vec::new();
         for at in 0..self.scratch.rows.all().len() {
@@ -68,7 +69,7 @@ impl FordTxn {
         if changed { Err(CONFLICT) } else { Ok(()) }
     }
 
-    /// Posts the second look at a row; returns it, and whether it locks the row.
+    /// Posts the validation read of a row; returns the flight, and whether it locks the row.
     fn post_again(&self, row: &TxnRow<Known>) -> ((Again, Posted, Option<Buffer>, Buffer), bool) {
         let table = self.table(row.table);
         let mut batch = self.seat.lane.batch();
@@ -97,7 +98,7 @@ impl FordTxn {
         ((again, batch.post(), lock, read), locks)
     }
 
-    /// Whether a row has changed since it was read, as far as these words tell.
+    /// Whether a row has changed since it was read, according to `words`.
     fn has_changed(&self, row: &TxnRow<Known>, again: Again, words: &[u64]) -> bool {
         match again {
             Again::Version => words[0] != row.engine.version || self.is_shut_out(words[1]),
@@ -109,7 +110,7 @@ impl FordTxn {
         }
     }
 
-    /// Writes all changed rows to all replicas, waits for that, and frees all locks.
+    /// Writes the changed rows to all replicas, waits for completion, and releases the locks.
     async fn write_all(&mut self) -> Result<(), TxnError> {
         let mut posted = Vec::new();
         for row in self.scratch.rows.all() {
@@ -130,7 +131,7 @@ impl FordTxn {
             } else if row.held && row.absent_in.is_some() {
                 self.leave_empty(row);
             } else {
-                // Freed when the transaction is dropped.
+                // The lock is released when the transaction is dropped.
                 continue;
             }
             let row = self.scratch.rows.get(at);
@@ -139,7 +140,7 @@ impl FordTxn {
         Ok(())
     }
 
-    /// Posts the WRITEs of a row: it is made invisible, and then written.
+    /// Posts the WRITEs of a row: the row is made invisible, then written.
     fn post_row(&self, row: &TxnRow<Known>) -> Posted {
         let table = self.table(row.table);
         let slot = row.slot.expect("a row that is written has a slot");
@@ -177,7 +178,7 @@ impl FordTxn {
         batch.post()
     }
 
-    /// Frees the lock of a row on all replicas, without waiting for that.
+    /// Releases the lock of a row on all replicas, without waiting for completion.
     fn release(&self, row: &TxnRow<Known>) {
         let table = self.table(row.table);
         let Some(slot) = row.slot else { return };
@@ -188,8 +189,8 @@ impl FordTxn {
         drop(batch.post());
     }
 
-    /// Leaves a slot that was locked for a row which does not come to its key: a row behind it may
-    /// have been placed there because it was taken, and must be found.
+    /// Assigns a slot that was locked for an absent row to the row's key: a row in a later slot may
+    /// have been placed there because this slot was taken, and must be found.
     fn leave_empty(&self, row: &TxnRow<Known>) {
         let table = self.table(row.table);
         let Some(slot) = row.slot else { return };

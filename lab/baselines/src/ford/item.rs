@@ -4,13 +4,13 @@
 //! |---|---|
 //! | 0–3 | primary key, its length in the last byte |
 //! | 4 | number of the table, plus one; whether the row was deleted; length; 0 in a free slot |
-//! | 5 | version: when its writer began |
-//! | 6 | lock: 0, or the transaction that holds it; with the top bit, its commit is being written |
-//! | 7 | writer of the version, a word that FORD does not have |
+//! | 5 | version: start timestamp of its writer |
+//! | 6 | lock: 0, or the holding transaction; the top bit is set while its commit is written |
+//! | 7 | writer of the version; FORD has no such word |
 //! | 8 … | the value, padded to the longest of the workload |
 //!
-//! FORD has 48 bytes before the value. Version and lock are beside each other, so that validation
-//! reads both.
+//! FORD has 48 bytes before the value. Version and lock are adjacent, so that one READ of the
+//! validation covers both.
 
 use lotus_fabric::ids::TxnId;
 use lotus_mvcc::PrimaryKey;
@@ -24,7 +24,7 @@ pub(crate) const VERSION_AT: usize = 5;
 pub(crate) const LOCK_AT: usize = 6;
 const WRITER_AT: usize = 7;
 pub(crate) const HEADER_WORDS: usize = 8;
-/// Set in a lock while the row is being written: its bytes may be of two versions.
+/// Set in a lock while the row is being written: the row's bytes may be a mixture of two versions.
 pub(crate) const INVISIBLE: u64 = 1 << 63;
 const TABLE_SHIFT: u32 = 48;
 const DELETED: u64 = 1 << 32;
@@ -34,12 +34,13 @@ const LOADED: u64 = 1;
 /// Lengths of the rows of one table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
-    /// Words of a row, the header among them.
+    /// Words of a row, including the header.
     pub(crate) words: usize,
 }
 
 impl Shape {
-    /// TxnRows with values of up to `longest` bytes, and at least so many bytes in all.
+    /// Rows with values of up to `longest` bytes, and a length of at least `item_bytes` bytes in
+    /// all.
     pub(crate) const fn new(longest: usize, item_bytes: usize) -> Self {
         let words = HEADER_WORDS + longest.div_ceil(WORD);
         let least = item_bytes.div_ceil(WORD);
@@ -62,7 +63,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header that a slot has.
+    /// The header stored in a slot.
     pub(crate) fn of(slot: &[u64]) -> Self {
         let meta = slot[META_AT];
         Self {
@@ -85,18 +86,18 @@ impl Header {
     }
 }
 
-/// The key of a slot; `None` if it is free.
+/// The key of a slot; `None` if the slot is free.
 pub(crate) fn key_in(slot: &[u64]) -> Option<PrimaryKey> {
     (slot[META_AT] != 0).then(|| key_of(&slot[..KEY_WORDS])).flatten()
 }
 
-/// Whether a slot has this row.
+/// Whether a slot contains the row with this key.
 #[inline]
 pub(crate) fn is_of(slot: &[u64], table: usize, key: &PrimaryKey) -> bool {
     slot[META_AT] >> TABLE_SHIFT == table as u64 + 1 && slot[..KEY_WORDS] == key_words(key)
 }
 
-/// Lays out a row that was loaded.
+/// Lays out a loaded row.
 pub(crate) fn lay_out(table: usize, (key, value): (&PrimaryKey, &[u8]), slot: &mut [u64]) {
     let bytes = Some(value.len() as u32);
     let header = Header { version: LOADED, lock: 0, writer: 0, bytes };

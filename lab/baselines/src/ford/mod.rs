@@ -1,20 +1,21 @@
 //! FORD (FAST 2022), the single-version engine that LOTUS is compared with (LOTUS §8).
 //!
 //! # What it is
-//! A row has one version, in its slot of the index, behind its version number and lock. Locks ride
-//! on reads: a row whose address is known is locked and read in one doorbell. The old rows go to a
-//! log on every memory node while the transaction computes; validation reads version numbers again;
-//! a commit writes every replica and waits for that, and frees the locks without waiting.
+//! A row has one version, in its slot of the index, behind the version number and the lock. Locking
+//! is combined with reading: a row with a known address is locked and read in one doorbell. The old
+//! rows go to a log on every memory node while the transaction computes. Validation reads version
+//! numbers again. A commit writes every replica and waits for completion, then releases the locks
+//! without waiting.
 //!
 //! # What it is not
-//! A system that recovers: the log is written and never read. FORD is made for persistent memory,
-//! and here it has plain memory, as in LOTUS's evaluation. It has no snapshots, so it is
+//! A system that recovers: the log is written and never read. FORD is made for persistent memory;
+//! here it runs on plain memory, as in LOTUS's evaluation. FORD has no snapshots, so it is
 //! serializable only.
 //!
 //! # As published, and mended
-//! Validation as published compares versions and takes no notice of locks, so that write skew
-//! passes; and an abort frees the locks that it has tried to get, also if another holds them. Both
-//! are mended by default, and there on demand ([`Faults::AsPublished`](crate::Faults)).
+//! Validation as published compares versions and ignores locks, so write skew passes. An abort
+//! releases every lock that it has tried to acquire, even locks of other transactions. Both faults
+//! are mended by default, and present on demand ([`Faults::AsPublished`](crate::Faults)).
 //!
 //! * `item`: bytes of a row;
 //! * `txn`: a transaction until its commit; `commit`: its commit.
@@ -29,11 +30,11 @@ use crate::store::index::Geometry;
 use crate::store::{Options, Stored, System};
 use item::{LOCK_AT, Shape};
 
-/// Most slots of a bucket, as in FORD's program.
+/// Maximum number of slots of a bucket, as in FORD's program.
 const SLOTS: u64 = 22;
-/// Largest bucket, in bytes: one READ brings it.
+/// Largest bucket, in bytes: one READ fetches it.
 const BUCKET_BYTES: usize = lotus_fabric::verbs::MAX_VERB_BYTES;
-/// Slots for each hundred rows that an index is sized for.
+/// Slots for each hundred rows of an index's capacity.
 const ROOM_PERCENT: u64 = 140;
 
 /// FORD.

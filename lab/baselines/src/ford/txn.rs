@@ -1,8 +1,8 @@
 //! A transaction of FORD until its commit: declaring rows, locking and reading them, logging.
 //!
-//! A row whose address is known takes one round trip: to write, a compare-and-swap of its lock and
-//! a READ of the row behind it; to read, the READ alone. Otherwise a READ of its bucket brings it,
-//! and a row to write is locked by the commit.
+//! A row with a known address takes one round trip: for a write, a compare-and-swap of the row's
+//! lock and a READ of the row behind it; for a read, the READ alone. A row with an unknown address
+//! is fetched by a READ of its bucket; a row to write is then locked by the commit.
 
 use lotus_benchmarks::engine::{Isolation, Receipt, TxnKind};
 use lotus_benchmarks::{AbortReason, TxnError};
@@ -21,21 +21,21 @@ use crate::store::{Faults, Locking};
 /// Words before the rows of a log entry: transaction, and number of words.
 const LOG_HEADER_WORDS: usize = 2;
 
-/// What FORD knows of a row of a transaction.
+/// FORD's state for a row of a transaction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Known {
     /// Version that was read; 0 if the slot was free.
     pub(super) version: u64,
-    /// Value that was read, also if the row was deleted.
+    /// Value that was read, even of a deleted row.
     pub(super) old: Option<Value>,
-    /// Whether its old value is in the log.
+    /// Whether the row's old value is in the log.
     logged: bool,
-    /// Whether it was read.
+    /// Whether the row was read.
     seen: bool,
 }
 
 impl Known {
-    /// Notes the version that was read, unless another one was read before.
+    /// Records the version that was read, unless a different version was read before.
     fn note(&mut self, version: u64) -> Result<(), TxnError> {
         if self.seen && self.version != version {
             return Err(CONFLICT);
@@ -45,7 +45,7 @@ impl Known {
     }
 }
 
-/// What is under way for a row.
+/// Step under way for a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RowStep {
     Bucket(u64),
@@ -57,9 +57,9 @@ impl Protocol for Ford {
     const LOCK_AT: usize = LOCK_AT;
     type Known = Known;
     type Step = RowStep;
-    /// Of the lock, and of the row or bucket.
+    /// Buffers of the lock, and of the row or bucket.
     type Answers = [Buffer; 2];
-    /// When it began: the version of what it writes.
+    /// Start timestamp: the version of the rows that the transaction writes.
     type View = u64;
 
     fn view(seat: &ThreadSeat<Self>, _id: TxnId, kind: TxnKind) -> Result<u64, TxnError> {
@@ -132,14 +132,14 @@ impl Protocol for Ford {
 pub(crate) type FordTxn = Attempt<Ford>;
 
 impl FordTxn {
-    /// Whether a lock is another's, where locks are heeded.
+    /// Whether another transaction holds a lock; false where locks are ignored.
     pub(super) fn is_shut_out(&self, lock: u64) -> bool {
         let crate::Options { faults, locking, .. } = self.seat.store.options;
         let heeds = faults == Faults::Mended && locking == Locking::On;
         heeds && lock != 0 && lock != self.id.raw()
     }
 
-    /// Looks for a row in its bucket.
+    /// Searches for a row in its bucket.
     fn find_in(
         &mut self,
         at: usize,
@@ -168,7 +168,8 @@ impl FordTxn {
         }
     }
 
-    /// Takes a row in, unless it is being written, or was by a transaction that began later.
+    /// Accepts a row, unless the row is being written, or was written by a transaction that began
+    /// later.
     fn judge(&mut self, at: usize, words: &[u64]) -> Result<(), TxnError> {
         let start = self.view;
         let (table, access) = {
@@ -201,8 +202,8 @@ impl FordTxn {
         Ok(())
     }
 
-    /// Posts the old values of the rows to write to the log on every memory node, for the commit to
-    /// wait for.
+    /// Posts the old values of the rows to write to the log on every memory node. The commit waits
+    /// for completion.
     fn log(&mut self) -> Result<(), TxnError> {
         let mut words = vec![self.id.raw(), 0];
         for at in 0..self.scratch.rows.all().len() {

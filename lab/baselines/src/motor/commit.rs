@@ -1,15 +1,15 @@
-//! The commit of a transaction of Motor: validation, and the WRITEs to all replicas.
+//! The commit of a Motor transaction: validation, and the WRITEs to all replicas.
 //!
 //! # At once, as published
-//! Each written row has one doorbell for each replica: value, delta, cell, lock, in this order. A
-//! reader that sees the cell before the lock is free waits for nothing, and is refused; one that
-//! has an older version table finds the value to be of another version. None of it is awaited: what
-//! is posted later on the same connections comes after it.
+//! Each written row has a doorbell for each replica: value, delta, cell, lock, in this order. A
+//! reader that sees the cell before the lock is free does not wait; it is refused. A reader with an
+//! older version table finds a value of another version. No WRITE is awaited: later verbs on the
+//! same connections take effect afterwards.
 //!
 //! # With a log and a visible step
-//! As in LOTUS §5.1: one doorbell for each memory node has a log entry of the whole write set, and
-//! of each row the record and an INVISIBLE cell; it is awaited. A second one, awaited, puts the
-//! timestamp into all cells. The last one frees the locks.
+//! As in LOTUS §5.1: one doorbell for each memory node carries a log entry of the whole write set,
+//! and the record and an INVISIBLE cell of each row; its completion is awaited. A second doorbell,
+//! awaited, writes the timestamp into all cells. The last one releases the locks.
 
 use lotus_benchmarks::TxnError;
 use lotus_benchmarks::engine::{Isolation, Receipt, TxnKind};
@@ -25,14 +25,14 @@ use crate::store::attempt::broken;
 use crate::store::rows::{CONFLICT, Change, FULL, RowUse, TxnRow};
 use crate::store::search::may_have_come;
 
-/// Whether a commit writes a row, or no more than the header of a slot that was claimed for it: a
-/// row behind that may have been placed there because the slot was taken, and must be found.
+/// Whether a commit writes a row, or only the header of a slot claimed for the row: a row in a
+/// later slot may have been placed there because this slot was taken, and must be found.
 fn is_written(row: &TxnRow<Known>) -> bool {
     row.change != Change::None || row.engine.claimed
 }
 
 impl MotorTxn {
-    /// Commits, with all rows executed.
+    /// Commits, after all rows have been executed.
     pub(super) async fn commit_all(&mut self) -> Result<Receipt, TxnError> {
         let start = Some(self.view.start);
         let rows = self.scratch.rows.all();
@@ -67,14 +67,13 @@ impl MotorTxn {
         self.seat.store.clock.next(now.0).raw()
     }
 
-    /// Whether there are rows that must not have changed until the commit.
+    /// Whether the transaction has rows that must not change until the commit.
     fn validates(&self) -> bool {
         let is_read = |row: &TxnRow<Known>| row.access == RowUse::Read;
         self.view.is_serializable_writer() && self.scratch.rows.all().iter().any(is_read)
     }
 
-    /// Reads the version tables of all rows that were only read again, and aborts if one has
-    /// changed.
+    /// Reads again the version tables of rows that were only read, and aborts if a row has changed.
     async fn validate(&mut self, commit: u64) -> Result<(), TxnError> {
         let mut posted = Vec::new();
         for (at, row) in self.scratch.rows.all().iter().enumerate() {
@@ -101,7 +100,7 @@ impl MotorTxn {
         if changed { Err(CONFLICT) } else { Ok(()) }
     }
 
-    /// Whether a row that was read has changed since, as far as these words tell.
+    /// Whether a row has changed since it was read, according to `words`.
     fn has_changed(&self, at: usize, words: &[u64], commit: u64) -> bool {
         let row = &self.scratch.rows.all()[at];
         if row.absent_in.is_none() {
@@ -113,7 +112,7 @@ impl MotorTxn {
         may_have_come(self.table(row.table), &row.key, words, is_shut_out)
     }
 
-    /// Posts the WRITEs of all rows, which frees their locks.
+    /// Posts the WRITEs of all rows, including the release of the locks.
     fn write_at_once(&mut self, commit: u64) -> Result<(), TxnError> {
         self.reserve_deltas()?;
         for row in self.written() {
@@ -143,7 +142,8 @@ impl MotorTxn {
         batch.post().await.map(drop).map_err(broken)
     }
 
-    /// Makes the new versions of all rows visible, and frees their locks without waiting for that.
+    /// Makes the new versions of all rows visible, and releases their locks without waiting for
+    /// completion.
     async fn make_visible(&mut self, commit: u64) -> Result<(), TxnError> {
         let mut batch = self.seat.lane.batch();
         self.written().for_each(|row| row.put_visible(&mut batch, commit));
@@ -161,7 +161,7 @@ impl MotorTxn {
         rows.map(|row| RowWriter::new(self, row))
     }
 
-    /// Notes that the locks of these rows were freed.
+    /// Records that the locks of the written rows were released.
     fn note_unlocked(&mut self) {
         for at in 0..self.scratch.rows.all().len() {
             let row = self.scratch.rows.get(at);
@@ -171,8 +171,8 @@ impl MotorTxn {
         }
     }
 
-    /// Adds the WRITE of a log entry: the transaction, the number of words, and of each row two
-    /// words. Old versions are the undo log, so no values are needed (LOTUS §5.1).
+    /// Adds the WRITE of a log entry: the transaction, the number of words, and two words for each
+    /// row. Old versions are the undo log, so the entry needs no values (LOTUS §5.1).
     fn put_log(&mut self, batch: &mut Batch) -> Result<(), TxnError> {
         let mut entry = vec![self.view.id, 0];
         let mut nodes = NodeSet::EMPTY;
@@ -184,7 +184,7 @@ impl MotorTxn {
         self.scratch.log.put(&self.seat, batch, nodes, &entry)
     }
 
-    /// Takes a bar of deltas for each row that is updated for the first time.
+    /// Allocates a bar of deltas for each row that is updated for the first time.
     fn reserve_deltas(&mut self) -> Result<(), TxnError> {
         for at in 0..self.scratch.rows.all().len() {
             let row = &self.scratch.rows.all()[at];

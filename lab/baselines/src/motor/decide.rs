@@ -1,5 +1,6 @@
-//! The decisions of Motor, as functions of what was read: which version a transaction sees, whether
-//! it has lost, where its own version goes. `mod.rs` says which are as published and which are not.
+//! Motor's decisions, as functions of the words that were read: the version that a transaction
+//! sees, whether the transaction has lost a conflict, the place of its own version. `mod.rs` lists
+//! the differences from the published program.
 
 use lotus_benchmarks::engine::{Isolation, TxnKind};
 use lotus_benchmarks::{AbortReason, TxnError};
@@ -8,13 +9,13 @@ use super::row::{Cell, Cvt, Delta, Link};
 use crate::store::rows::{CONFLICT, RowUse};
 use crate::store::{CommitSteps, Faults, Locking};
 
-/// A transaction, as far as its decisions go.
+/// State of a transaction that its decisions depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TxnView {
     pub(crate) kind: TxnKind,
-    /// Its snapshot.
+    /// Snapshot timestamp.
     pub(crate) start: u64,
-    /// Its id, as lock words have it.
+    /// Transaction id, as stored in lock words.
     pub(crate) id: u64,
     pub(crate) faults: Faults,
     pub(crate) locking: Locking,
@@ -25,25 +26,25 @@ impl TxnView {
         self.kind == TxnKind::ReadWrite(Isolation::Serializable)
     }
 
-    /// Whether a lock is held by another transaction that must be heeded. The program as published
-    /// takes no notice of locks where it takes none itself.
+    /// Whether another transaction's lock must be respected. The program as published ignores locks
+    /// where it takes none itself.
     pub(crate) fn is_shut_out(&self, lock: u64) -> bool {
         let heeds = self.faults == Faults::Mended && self.locking == Locking::On;
         heeds && lock != 0 && lock != self.id
     }
 
-    /// The version that this transaction reads of a row that it has locked (`access`) or only
-    /// reads, which may be that of a deletion; `None` if the row was never there.
+    /// The version that this transaction reads of a row, locked or only read (`access`). The
+    /// version may be a deletion. `None` if the row never existed.
     ///
     /// # Errors
-    /// The reason for which it is to abort.
+    /// The reason to abort.
     pub(crate) fn version(&self, cvt: &Cvt<'_>, access: RowUse) -> Result<Option<Cell>, TxnError> {
         if access == RowUse::Read && self.is_shut_out(cvt.lock()) {
             return Err(CONFLICT);
         }
         let newest = cvt.newest_version();
-        // A serializable transaction would fail at its commit: early abort. A writer must not lose
-        // the version of another that is not in its snapshot.
+        // A serializable transaction would fail at its commit: early abort. A writer must not
+        // overwrite a version that is not in its snapshot.
         let must_be_newest = access > RowUse::Read || self.is_serializable_writer();
         if must_be_newest && newest > self.start {
             return Err(CONFLICT);
@@ -54,7 +55,7 @@ impl TxnView {
         let visible = cvt.cells().filter(|cell| (1..=self.start).contains(&cell.version));
         match visible.max_by_key(|cell| cell.version) {
             Some(cell) => Ok(Some(cell)),
-            // All versions are newer than the snapshot, and older ones may have been there.
+            // All versions are newer than the snapshot, and older versions may have existed.
             None if newest != 0 && !self.began_absent(cvt) => {
                 Err(TxnError::Aborted(AbortReason::SnapshotTooOld))
             }
@@ -62,13 +63,14 @@ impl TxnView {
         }
     }
 
-    /// Whether no version of a row was ever replaced, so that it did not exist before its first.
+    /// Whether no version of a row was ever replaced, so that the row did not exist before its
+    /// first version.
     fn began_absent(&self, cvt: &Cvt<'_>) -> bool {
         cvt.cells().any(|cell| cell.version == 0)
     }
 
-    /// Whether the row that was read at `version`, the newest then, has changed since, or may be
-    /// about to, for a commit at `commit`.
+    /// Whether a row that was read at `version`, its newest version then, has changed since, or may
+    /// be about to change, as seen by a commit at `commit`.
     pub(crate) fn has_changed(&self, cvt: &Cvt<'_>, version: u64, commit: u64) -> bool {
         let until = cvt.cells().map(|cell| cell.version).filter(|found| *found <= commit);
         self.is_shut_out(cvt.lock()) || until.max().unwrap_or(0) != version
@@ -78,19 +80,19 @@ impl TxnView {
 /// Place of a new version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct VersionPlace {
-    /// Number of the cell that it takes.
+    /// Number of the cell for the version.
     pub(crate) cell: u8,
-    /// Place of its delta in the bar.
+    /// Place of the version's delta in the bar.
     pub(crate) delta: u8,
 }
 
-/// The place of the next version of a row: a cell without a version, or that of the oldest, and a
-/// part of the bar that no version needs which stays.
+/// The place of the next version of a row: a cell without a version or else the cell of the oldest
+/// version, and a part of the bar that no remaining version needs.
 pub(crate) fn place(cvt: &Cvt<'_>) -> VersionPlace {
     let oldest = cvt.versions().enumerate().min_by_key(|(_, version)| *version);
     let cell = oldest.map_or(0, |(at, _)| at);
     let stay = cvt.versions().enumerate().filter(|(at, version)| *at != cell && *version != 0);
-    // Of the versions that stay, the oldest is never taken back.
+    // The oldest of the remaining versions is never undone.
     let last = stay.map(|(_, version)| version).min().unwrap_or(u64::MAX);
     let needed = cvt.cells().enumerate().filter(|(at, of)| *at != cell && of.version > last);
     let needed = needed.fold(0_u64, |places, (_, of)| match of.link {
@@ -100,8 +102,8 @@ pub(crate) fn place(cvt: &Cvt<'_>) -> VersionPlace {
     VersionPlace { cell: cell as u8, delta: needed.trailing_ones() as u8 }
 }
 
-/// Versions newer than `version` with their deltas, the newest first: those to take back. A version
-/// with a record of its own needs none.
+/// Versions newer than `version` with their deltas, the newest first: the versions to undo. A
+/// version with its own record needs no delta.
 pub(crate) fn newer(cvt: &Cvt<'_>, version: u64) -> Vec<(u64, Delta)> {
     if cvt.newest_version() == version {
         return Vec::new();
@@ -116,8 +118,9 @@ pub(crate) fn newer(cvt: &Cvt<'_>, version: u64) -> Vec<(u64, Delta)> {
     deltas
 }
 
-/// Whether a commit draws its timestamp before it writes: Motor's does, that of LOTUS does not. But
-/// rows that were only read, on which LOTUS has locks, are validated against the timestamp.
+/// Whether a commit draws the timestamp before writing: true for Motor's commit, false for the
+/// commit of LOTUS. But rows that were only read, which LOTUS locks, are validated against the
+/// timestamp.
 pub(crate) fn is_stamped_first(steps: CommitSteps, validates: bool) -> bool {
     match steps {
         CommitSteps::AtOnce => true,

@@ -1,33 +1,35 @@
 //! Motor (OSDI 2024), the multi-version engine that LOTUS is compared with (LOTUS §8).
 //!
 //! # What it is
-//! Each row has a version table with a lock word in it, at the row's primary. A transaction locks a
-//! row by a compare-and-swap of that word and reads its version table behind it in one doorbell; it
-//! never waits for a lock. Commits write value, delta, cell and lock of every replica and wait for
-//! none of that. There is no log: memory is taken to survive power failures.
+//! Each row has a version table with a lock word, at the row's primary. A transaction locks a row
+//! by a compare-and-swap of the lock word and reads the version table behind it in one doorbell; it
+//! never waits for a lock. A commit writes value, delta, cell and lock of every replica, without
+//! waiting for completion. There is no log: memory is assumed to survive power failures.
 //!
 //! # What it is not
 //! A system that survives a failure: a compute node that stops leaves its locks held, and may tear
-//! its last commits. So it is for measuring without faults.
+//! its last commits. Motor is therefore measured without faults.
 //!
 //! # As published, and mended
-//! Its program has faults which a checker of histories finds. They are mended by default, and there
+//! Motor's program has faults that a history checker finds. They are mended by default, and present
 //! on demand ([`Faults::AsPublished`](crate::Faults)):
 //!
-//! * an abort frees the lock of every row that it has *tried* to lock, also if another holds it;
-//! * validation compares lock words with a constant that none ever has, so write skew passes;
-//! * readers take no notice of locks, so that they may see one row of a commit, and of another row
-//!   the version before.
+//! * an abort releases every lock that it has *tried* to acquire, even if another transaction holds
+//!   the lock;
+//! * validation compares lock words with a constant that no lock word ever has, so write skew
+//!   passes;
+//! * readers ignore locks, so they may see one row of a commit, and the previous version of another
+//!   row.
 //!
-//! Timestamps come from a clock that all compute nodes share, as those of LOTUS do here; the
-//! program as published counts in its own process.
+//! Timestamps come from a clock that all compute nodes share, as for LOTUS here; the program as
+//! published uses a counter in its own process.
 //!
 //! # On the way to LOTUS
-//! Two steps of LOTUS Figure 14 are variants of it: a full record for each version
-//! ([`Records::Full`](crate::Records)), and with those a commit with a log entry and a visible step
-//! ([`CommitSteps::LogAndVisible`](crate::CommitSteps)). All else stays as it is.
+//! Two steps of LOTUS Figure 14 are variants of Motor: a full record for each version
+//! ([`Records::Full`](crate::Records)), and in addition a commit with a log entry and a visible
+//! step ([`CommitSteps::LogAndVisible`](crate::CommitSteps)). Everything else is unchanged.
 //!
-//! * `row`: bytes of a row; `decide`: what follows from them, both pure;
+//! * `row`: bytes of a row; `decide`: decisions about a row; both are pure;
 //! * `txn`: a transaction until its commit; `commit`: its commit; `write`: the WRITEs to one row.
 
 mod commit;
@@ -43,11 +45,11 @@ use crate::store::{Deltas, Options, Stored, System};
 use row::{Cvt, INVISIBLE, LOCK_AT, Shape};
 use zerocopy::IntoBytes;
 
-/// Slots of a bucket where keys are hashed. A bucket of keys that are numbers has one slot, as
-/// Motor's own loader has them.
+/// Slots of a bucket of hashed keys. A bucket of keys that are numbers has one slot, as in Motor's
+/// own loader.
 const HASHED_SLOTS: u64 = 4;
-/// Slots of a hashed index for each row that it is sized for: at most one bucket of twenty has more
-/// rows than slots.
+/// Slots of a hashed index for each row of its capacity: at most one bucket of twenty has more rows
+/// than slots.
 const ROOM: u64 = 2;
 
 /// Motor.

@@ -1,37 +1,37 @@
-//! Bytes of a row of Motor: its version table (CVT) in a slot of the index, its newest value beside
-//! the index, and what older versions differ in.
+//! Bytes of a Motor row: the version table (CVT) in a slot of the index, the newest value beside
+//! the index, and the differences of older versions.
 //!
 //! # The slot
 //! | words | |
 //! |---|---|
 //! | 0–3 | primary key, its length in the last byte |
-//! | 4 | offset of the row's bar of deltas, plus one; 0 before its first update |
-//! | 5 | unused: Motor has the offset of the value here, which we compute |
+//! | 4 | offset of the row's bar of deltas, plus one; 0 before the first update |
+//! | 5 | unused: Motor stores the offset of the value here, which we compute |
 //! | 6 | number of the table, plus one; 0 while the slot is free |
 //! | 7 | lock: 0, or the transaction that holds it |
 //! | 8 … | cells of three words |
 //!
-//! The words of a cell: the version; what leads to the value ([`Link`]); length, whether the row
-//! was deleted, and bits by which a cell of two writers is told.
+//! The words of a cell: the version; the link to the value ([`Link`]); length, deletion flag, and
+//! bits that reveal a cell with words of two writers.
 //!
-//! Words land in ascending order, so a key is whole when the slot is seen taken, and the lock is
-//! free only when all else is in its place.
+//! Words land in ascending order. So a key is complete when its slot appears taken, and the lock
+//! becomes free only after the other words have landed.
 //!
 //! # The value
-//! The version before it and the version behind it, so that one that is being overwritten is told
-//! (Motor has an anchor of one byte at either end, which wraps). Between them the *content*: the
+//! The version stands before and behind the value, so that a value being overwritten is detected
+//! (Motor has an anchor of one byte at either end, which wraps). Between them is the *content*: the
 //! value, padded to words, and its writer, a word that Motor does not have.
 //!
 //! # Deltas
-//! With [`Records::Deltas`] there is one value beside the index, the newest. Motor stores what a
-//! writer changed as the *old* bytes of the changed attributes. Our workloads name no attributes,
-//! so the content is cut into at most 48 chunks of whole words; a delta is the version that it
-//! belongs to and the old words of the chunks that differ.
+//! With [`Records::Deltas`] there is one value beside the index, the newest. Motor stores a
+//! writer's change as the *old* bytes of the changed attributes. Our workloads name no attributes,
+//! so the content is divided into at most 48 chunks of whole words. A delta is its version and the
+//! old words of the chunks that differ.
 //!
 //! # Full records
-//! With [`Records::Full`] there is a value for each cell beside the index, and none of them is ever
-//! changed, only replaced (LOTUS §7.1). The words at its ends name the writer, whom the cell names,
-//! too: the version is not known yet where cells begin INVISIBLE.
+//! With [`Records::Full`] there is a value for each cell beside the index; a value is never
+//! changed, only replaced (LOTUS §7.1). The words at its ends name the writer, as the cell does:
+//! the version is not yet known where cells begin INVISIBLE.
 
 use lotus_fabric::ids::TxnId;
 use lotus_mvcc::{PrimaryKey, TableSpec};
@@ -45,21 +45,21 @@ const TABLE_AT: usize = 6;
 pub(crate) const LOCK_AT: usize = 7;
 pub(crate) const HEADER_WORDS: usize = 8;
 pub(crate) const CELL_WORDS: usize = 3;
-/// Most chunks of a content; a cell has a bit for each.
+/// Maximum number of chunks of a content; a cell has a bit for each chunk.
 const MAX_CHUNKS: usize = 48;
-/// Most versions of a row.
+/// Maximum number of versions of a row.
 pub(crate) const MAX_CELLS: usize = 8;
 const PLACE_SHIFT: u32 = 48;
 const DELETED: u64 = 1 << 32;
-/// Set in the cell of a version that has a record of its own.
+/// Set in the cell of a version that has its own record.
 const RECORD: u64 = 1 << 33;
 const RECORD_PLACE_SHIFT: u32 = 34;
 const TAG_SHIFT: u32 = 40;
 /// Version of a loaded row.
 const LOADED: u64 = 1;
-/// Writer of a loaded record, which no transaction is.
+/// Writer of a loaded record; not the id of any transaction.
 const LOADER: u64 = u64::MAX;
-/// Version of a cell whose commit has no timestamp yet (LOTUS §5.1). No snapshot has it.
+/// Version of a cell whose commit has no timestamp yet (LOTUS §5.1). No snapshot includes it.
 pub(crate) const INVISIBLE: u64 = u64::MAX;
 
 /// Lengths of the rows of one table.
@@ -70,7 +70,7 @@ pub(crate) struct Shape {
     pub(crate) records: Records,
     /// Words of the longest value and of its writer.
     pub(crate) content_words: usize,
-    /// Words of a chunk; the last one may be shorter.
+    /// Words of a chunk; the last chunk may be shorter.
     chunk_words: usize,
 }
 
@@ -85,7 +85,7 @@ impl Shape {
         HEADER_WORDS + self.cells * CELL_WORDS
     }
 
-    /// Words of the value with both its versions.
+    /// Words of the value with the versions at both ends.
     pub(crate) const fn value_words(&self) -> usize {
         self.content_words + 2
     }
@@ -98,7 +98,7 @@ impl Shape {
         }
     }
 
-    /// Offset of the value at `place` among those of its row.
+    /// Offset of the value at `place` among the values of its row.
     pub(crate) const fn value_at(&self, place: u8) -> u64 {
         (place as usize * self.value_words() * WORD) as u64
     }
@@ -127,7 +127,7 @@ impl Shape {
         first..(first + self.chunk_words).min(self.content_words)
     }
 
-    /// Words of the delta with these changed chunks.
+    /// Words of a delta with the changed chunks `changed`.
     pub(crate) fn words_of_delta(&self, changed: u64) -> usize {
         1 + chunks_of(changed).map(|chunk| self.chunk(chunk).len()).sum::<usize>()
     }
@@ -139,7 +139,7 @@ impl Shape {
         bits.fold(0, |all, bit| all | bit)
     }
 
-    /// Fills in the delta by which `version` is taken back.
+    /// Fills in the delta that undoes `version`.
     pub(crate) fn write_delta(&self, version: u64, changed: u64, old: &[u64], delta: &mut [u64]) {
         delta[0] = version;
         let mut next = 1;
@@ -150,7 +150,7 @@ impl Shape {
         }
     }
 
-    /// Takes a version back; `false` if the words are the delta of another version.
+    /// Undoes a version; `false` if the words are the delta of another version.
     #[must_use]
     pub(crate) fn take_back(
         &self,
@@ -167,7 +167,7 @@ impl Shape {
         words[0] == version
     }
 
-    /// The content of a value as it was read, if `anchor` is at both of its ends.
+    /// The content of a value as read; `None` unless `anchor` is at both ends of the value.
     pub(crate) fn content_of<'v>(&self, value: &'v [u64], anchor: u64) -> Option<&'v [u64]> {
         let (first, rest) = value.split_first()?;
         let (last, content) = rest.split_last()?;
@@ -181,7 +181,7 @@ impl Shape {
         value[1..last].copy_from_slice(content);
     }
 
-    /// Lays out a row that was loaded.
+    /// Lays out a loaded row.
     pub(crate) fn lay_out(
         &self,
         table: usize,
@@ -206,7 +206,7 @@ impl Shape {
     }
 }
 
-/// Numbers of the bits that are set.
+/// Positions of the set bits.
 fn chunks_of(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let chunk = bits.trailing_zeros() as usize;
@@ -216,33 +216,34 @@ fn chunks_of(mut bits: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The writer that the last word of a content names.
+/// The writer in the last word of a content.
 pub(crate) fn writer_of(content: &[u64]) -> Option<TxnId> {
     let word = *content.last()?;
     (word != 0 && word >> 63 == 0).then(|| TxnId::from_raw(word))
 }
 
-/// Header of a slot that is not locked.
+/// Header of an unlocked slot.
 pub(crate) fn header(table: usize, key: &PrimaryKey, delta: u64) -> [u64; HEADER_WORDS] {
     let [a, b, c, d] = key_words(key);
     [a, b, c, d, delta, 0, table as u64 + 1, 0]
 }
 
-/// The delta by which a version is taken back.
+/// The delta that undoes a version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Delta {
     /// Bits of the chunks that the writer changed.
     pub(crate) changed: u64,
-    /// Its place in the bar.
+    /// The delta's place in the bar.
     pub(crate) place: u8,
 }
 
-/// What leads from a cell to the value of its version.
+/// Link from a cell to the value of its version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Link {
-    /// It is the row's value with all newer versions taken back; this takes it back itself.
+    /// The value is the row's value after undoing all newer versions; this delta undoes the cell's
+    /// own version.
     Delta(Delta),
-    /// A record of its own: who has written it, and its place among the row's.
+    /// The version has its own record: the record's writer, and its place among the row's records.
     Record { writer: u64, place: u8 },
 }
 
@@ -255,7 +256,7 @@ impl Default for Link {
 /// One version of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Cell {
-    /// Timestamp of the commit; 0 if there is no version here.
+    /// Timestamp of the commit; 0 if the cell has no version.
     pub(crate) version: u64,
     /// Length of the value.
     pub(crate) bytes: u32,
@@ -279,13 +280,13 @@ impl Cell {
         }
     }
 
-    /// Whether the words of a cell are of one writer.
+    /// Whether the words of a cell are from one writer.
     fn is_whole([version, link, length]: &[u64; CELL_WORDS]) -> bool {
         let tag = if length & RECORD == 0 { *version } else { tag_of(*link) };
         length >> TAG_SHIFT == tag << TAG_SHIFT >> TAG_SHIFT
     }
 
-    /// The cell of these words, which are whole.
+    /// The cell encoded by `words`, which are whole.
     fn of(words: &[u64; CELL_WORDS]) -> Self {
         let [version, link, length] = *words;
         let link = if length & RECORD == 0 {
@@ -298,7 +299,7 @@ impl Cell {
         Self { version, bytes: length as u32, deleted: length & DELETED != 0, link }
     }
 
-    /// Place of the value that is read for this version, among those of the row.
+    /// Place of the value to read for this version, among the row's values.
     pub(crate) fn value_place(&self) -> u8 {
         match self.link {
             Link::Delta(_) => 0,
@@ -307,16 +308,16 @@ impl Cell {
     }
 }
 
-/// Bits of a writer's id, of which those of its attempts and those of its coroutine are both part.
+/// Bits of a writer's id that combine the attempt and the coroutine.
 const fn tag_of(writer: u64) -> u64 {
     writer ^ writer >> TxnId::ATTEMPT_BITS
 }
 
-/// A version table as it was read: the words of its slot.
+/// A version table as read: the words of its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cvt<'w> {
     slot: &'w [u64],
-    /// Number of the cell of the newest version, and the version; 0 if there is none.
+    /// Number of the cell with the newest version, and the version; 0 if there is no version.
     newest: (usize, u64),
 }
 
@@ -339,7 +340,7 @@ impl<'w> Cvt<'w> {
         self.slot[LOCK_AT]
     }
 
-    /// Offset of the bar of deltas, if there is one.
+    /// Offset of the row's bar of deltas, if any.
     pub(crate) fn bar(&self) -> Option<u64> {
         self.slot[DELTA_AT].checked_sub(1)
     }
@@ -348,23 +349,23 @@ impl<'w> Cvt<'w> {
         cells_in(self.slot).iter().map(Cell::of)
     }
 
-    /// The versions of all cells, 0 for those that have none.
+    /// The versions of all cells; 0 for cells without a version.
     pub(crate) fn versions(&self) -> impl Iterator<Item = u64> + use<'w> {
         cells_in(self.slot).iter().map(|words| words[0])
     }
 
-    /// The newest version, if there is any.
+    /// The newest version, if any.
     pub(crate) fn newest(&self) -> Option<Cell> {
         let (at, version) = self.newest;
         (version != 0).then(|| Cell::of(&cells_in(self.slot)[at]))
     }
 
-    /// Timestamp of the newest version; 0 if there is none.
+    /// Timestamp of the newest version; 0 if there is no version.
     pub(crate) fn newest_version(&self) -> u64 {
         self.newest.1
     }
 
-    /// What is at both ends of the value that is read for a version.
+    /// Word at both ends of the value to read for a version.
     pub(crate) fn anchor(&self, seen: &Cell) -> u64 {
         match seen.link {
             Link::Delta(_) => self.newest.1,
@@ -378,12 +379,12 @@ fn cells_in(slot: &[u64]) -> &[[u64; CELL_WORDS]] {
     slot[HEADER_WORDS..].as_chunks().0
 }
 
-/// The key of a slot; `None` if it is free.
+/// The key of a slot; `None` if the slot is free.
 pub(crate) fn key_in(slot: &[u64]) -> Option<PrimaryKey> {
     (slot[TABLE_AT] != 0).then(|| key_of(&slot[..KEY_WORDS])).flatten()
 }
 
-/// Whether a slot has this row.
+/// Whether a slot contains the row with this key.
 #[inline]
 pub(crate) fn is_of(slot: &[u64], table: usize, key: &PrimaryKey) -> bool {
     slot[TABLE_AT] == table as u64 + 1 && slot[..KEY_WORDS] == key_words(key)

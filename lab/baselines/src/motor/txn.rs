@@ -1,6 +1,6 @@
-//! A transaction of Motor until its commit: what it does in each round with a row.
+//! A transaction of Motor until its commit: the steps of a row in each round.
 //!
-//! | row | where its address is known | where it is not |
+//! | row | address known | address unknown |
 //! |---|---|---|
 //! | to write | lock and version table, then value | bucket, then lock, version table and value |
 //! | to read | version table, then value | bucket, then value |
@@ -23,45 +23,45 @@ use crate::store::search::Found;
 use crate::store::seat::ThreadSeat;
 use crate::store::{Locking, SHARED_REGION};
 
-/// What Motor knows of a row of a transaction.
+/// Motor's state for a row of a transaction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// Whether the slot was free, and is locked for this row.
     pub(super) claimed: bool,
-    /// Timestamp of its newest version; 0 if there is none.
+    /// Timestamp of the row's newest version; 0 if there is no version.
     pub(super) newest: u64,
-    /// Offset of its bar of deltas, if there is one.
+    /// Offset of the row's bar of deltas, if any.
     pub(super) bar: Option<u64>,
-    /// Where its next version goes, if it is to be written.
+    /// Place of the row's next version, if the row is to be written.
     pub(super) place: VersionPlace,
-    /// Version that was chosen, which may be that of a deletion; none if there is none.
+    /// Version that was chosen, possibly a deletion; `None` if the row has no visible version.
     seen: Option<ChosenVersion>,
-    /// What takes newer versions back, if there are any.
+    /// Newer versions to undo, if any.
     older: Option<Box<Older>>,
-    /// Content of that version, if it was read.
+    /// Content of the chosen version, if it was read.
     pub(super) content: Option<Value>,
     /// Whether the row gets its bar of deltas with this commit.
     pub(super) new_bar: bool,
 }
 
-/// The version of a row that was chosen.
+/// The chosen version of a row.
 #[derive(Clone, Copy, Debug)]
 struct ChosenVersion {
-    /// Length of its value.
+    /// Length of the version's value.
     bytes: u32,
     deleted: bool,
-    /// Place of the value that is read for it, among those of the row.
+    /// Place of the value to read for the version, among the row's values.
     place: u8,
-    /// What is at both ends of that value.
+    /// Word at both ends of the value.
     anchor: u64,
 }
 
-/// Versions to take back.
+/// Versions to undo.
 #[derive(Clone, Debug, Default)]
 struct Older {
     /// The versions with their deltas, the newest first.
     newer: Vec<(u64, Delta)>,
-    /// Where the deltas are among the answers.
+    /// Buffers with the deltas.
     answers: Vec<Buffer>,
 }
 
@@ -74,15 +74,16 @@ pub(crate) enum RowStep {
     Cvt,
     /// Lock, and read the version table.
     Lock,
-    /// Lock, and read version table and the value at this place, where the bucket had the newest.
+    /// Lock, and read the version table and the value at this place, where the bucket had the
+    /// newest value.
     LockAndValue(u8),
     /// Lock a free slot.
     Claim,
-    /// Read the value, and the deltas of versions that are to be taken back.
+    /// Read the value, and the deltas of the versions to undo.
     Value,
 }
 
-/// Where the answers to a step are.
+/// Buffers with the answers to a step.
 #[derive(Clone, Copy)]
 pub(crate) struct Answers {
     lock: Buffer,
@@ -169,7 +170,8 @@ impl MotorTxn {
         let mut deltas = Vec::new();
         if let (RowStep::Value, Some(bar), Some(older)) = (step, row.engine.bar, &row.engine.older)
         {
-            // Before the value: a writer overwrites that first, and so would be noticed.
+            // Deltas are read before the value: a writer overwrites the value first, so the
+            // overwriting would be noticed.
             deltas.extend(older.newer.iter().map(|(_, delta)| {
                 let bytes = table.shape.words_of_delta(delta.changed) * WORD;
                 let at = bar + table.shape.delta_at(delta.place);
@@ -191,7 +193,7 @@ impl MotorTxn {
         (Answers { lock, slot, value }, batch.post())
     }
 
-    /// Takes in what a step has brought; returns the row's next one.
+    /// Processes the answers to a step; returns the row's next step.
     fn take(
         &mut self,
         (at, step, answers): (usize, RowStep, Answers),
@@ -220,7 +222,7 @@ impl MotorTxn {
         }
     }
 
-    /// Looks for a row in its bucket.
+    /// Searches for a row in its bucket.
     fn find_in(
         &mut self,
         at: usize,
@@ -254,7 +256,7 @@ impl MotorTxn {
         }
     }
 
-    /// Takes a free slot that was locked, unless another row has come there before.
+    /// Claims a locked free slot, unless another row was placed there before.
     fn claim(&mut self, at: usize, words: &[u64]) -> Result<Option<RowStep>, TxnError> {
         let row = self.scratch.rows.get(at);
         if row::key_in(words).is_some() {
@@ -268,7 +270,7 @@ impl MotorTxn {
         Ok(None)
     }
 
-    /// Chooses the version that this transaction sees of a row.
+    /// Chooses the visible version of a row.
     fn judge(&mut self, at: usize, words: &[u64]) -> Result<Option<RowStep>, TxnError> {
         let view = self.view;
         let row = self.scratch.rows.get(at);
@@ -301,13 +303,13 @@ impl MotorTxn {
             }
             (Some(Cell { deleted: true, .. }), RowUse::Read) | (None, _) => Ok(None),
             (Some(Cell { deleted: true, link: Link::Record { .. }, .. }), _) => Ok(None),
-            // A writer needs the content of a row that was deleted, too, for its delta.
+            // A writer needs the content of a deleted row, too, for its delta.
             (Some(_), _) => Ok(Some(RowStep::Value)),
         }
     }
 
-    /// Takes in a value: the record of the version, or the newest value and what takes newer
-    /// versions back.
+    /// Processes a value: the version's record, or the newest value and the deltas of newer
+    /// versions.
     fn take_value(
         &mut self,
         at: usize,
@@ -323,7 +325,8 @@ impl MotorTxn {
             return Err(TxnError::Fatal(format!("a value of {} bytes", seen.bytes)));
         }
         let value = done.words(answers.value);
-        // Without locks, two writers may leave the value of one beside the cell of the other.
+        // Without locks, two writers may leave the value of one writer beside the cell of the
+        // other.
         let anchor = match self.view.locking {
             Locking::On => seen.anchor,
             Locking::Off => value[0],
@@ -357,8 +360,8 @@ impl MotorTxn {
 }
 
 impl MotorTxn {
-    /// Names this transaction as the writer of a row's new content. That of a row which is deleted
-    /// stays as it is otherwise.
+    /// Records this transaction as the writer of a row's new content. The content of a deleted row
+    /// is otherwise unchanged.
     fn sign(&mut self, item: Item) {
         let row = &self.scratch.rows.all()[item.0 as usize];
         let (words, mut new) = (self.table(row.table).shape.content_words, row.new);

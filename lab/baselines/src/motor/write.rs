@@ -1,4 +1,4 @@
-//! The WRITEs of a commit to one row, on all of its replicas.
+//! The WRITEs of a commit to one row, on all of the row's replicas.
 
 use lotus_fabric::ids::NodeSet;
 use lotus_fabric::lane::Batch;
@@ -15,7 +15,7 @@ const CELL_BITS: u32 = 8;
 
 /// A row that a commit writes.
 pub(super) struct RowWriter<'t> {
-    /// The transaction, as contents and records name their writer.
+    /// Id of the transaction: the writer in contents and records.
     writer: u64,
     rows: &'t TxnRows<Known>,
     row: &'t TxnRow<Known>,
@@ -37,18 +37,18 @@ impl<'t> RowWriter<'t> {
         self.nodes
     }
 
-    /// Whether its slot was free before.
+    /// Whether the row's slot was free before.
     pub(super) fn is_claimed(&self) -> bool {
         self.row.engine.claimed
     }
 
-    /// What a log entry says of it: table and cell, and slot.
+    /// The row's words in a log entry: table and cell, and slot.
     pub(super) fn in_log(&self) -> [u64; 2] {
         let cell = u64::from(self.row.engine.place.cell);
         [(self.row.table as u64) << CELL_BITS | cell, self.slot]
     }
 
-    /// Adds the WRITEs of the row's next version, if it has changed: value, delta, cell.
+    /// Adds the WRITEs of the row's next version, if the row has changed: value, delta, cell.
     pub(super) fn put_version(&self, batch: &mut Batch, version: u64) {
         if self.row.change == Change::None {
             return;
@@ -70,21 +70,21 @@ impl<'t> RowWriter<'t> {
         self.put_words(batch, self.first_of_cell(), &cell.to_words());
     }
 
-    /// Adds the WRITE that gives the new version its timestamp, if there is one.
+    /// Adds the WRITE of the new version's timestamp, if the row has a new version.
     pub(super) fn put_visible(&self, batch: &mut Batch, commit: u64) {
         if self.row.change != Change::None {
             self.put_word(batch, self.first_of_cell(), commit);
         }
     }
 
-    /// Adds the WRITE of the header of a slot that was claimed. It ends with the lock.
+    /// Adds the WRITE of the header of a claimed slot. The header ends with the lock.
     pub(super) fn put_header(&self, batch: &mut Batch, lock: u64) {
         let mut header = row::header(self.row.table, &self.row.key, 0);
         header[LOCK_AT] = lock;
         self.put_words(batch, 0, &header);
     }
 
-    /// Adds the WRITE that frees the lock.
+    /// Adds the WRITE that releases the lock.
     pub(super) fn put_unlock(&self, batch: &mut Batch) {
         self.put_word(batch, LOCK_AT, 0);
     }
@@ -94,12 +94,12 @@ impl<'t> RowWriter<'t> {
         self.rows.words(self.row.new, self.table.shape.content_words)
     }
 
-    /// First word, in the slot, of the cell of the new version.
+    /// First word, within the slot, of the new version's cell.
     fn first_of_cell(&self) -> usize {
         HEADER_WORDS + usize::from(self.row.engine.place.cell) * CELL_WORDS
     }
 
-    /// Adds the WRITEs of the newest value, and of the delta by which it is taken back.
+    /// Adds the WRITEs of the newest value, and of the delta that undoes it.
     fn put_newest(&self, batch: &mut Batch, version: u64, place: u8) -> Delta {
         let (shape, content) = (self.table.shape, self.content());
         self.put_value(batch, 0, (version, content));
@@ -117,7 +117,7 @@ impl<'t> RowWriter<'t> {
         Delta { changed, place }
     }
 
-    /// Adds the WRITE of the value at `place` among those of the row.
+    /// Adds the WRITE of the value at `place` among the row's values.
     fn put_value(&self, batch: &mut Batch, place: u8, (anchor, content): (u64, &[u64])) {
         let Self { table, slot, .. } = *self;
         let staged = batch.stage(table.shape.value_words() * WORD);
@@ -126,7 +126,7 @@ impl<'t> RowWriter<'t> {
         batch.write_all(self.nodes, table.region, offset, staged);
     }
 
-    /// Adds the WRITE of some words of the slot, from word `first` on.
+    /// Adds the WRITE of words of the slot, from word `first` on.
     fn put_words(&self, batch: &mut Batch, first: usize, words: &[u64]) {
         let staged = batch.stage(words.len() * WORD);
         batch.words_mut(staged).copy_from_slice(words);

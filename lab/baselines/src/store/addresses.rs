@@ -1,7 +1,7 @@
-//! Where rows lie, as far as a thread knows.
+//! Slots of rows, as far as a thread knows them.
 //!
-//! Motor and FORD give each thread a cache of addresses, without a bound, filled with every slot of
-//! a bucket that it has read. Slots never change their keys, so an entry stays right.
+//! Motor and FORD give each thread an unbounded cache of addresses. A thread adds every slot of a
+//! bucket that it has read. Slots never change keys, so entries never become stale.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ use lotus_mvcc::PrimaryKey;
 
 use super::index::SlotNumber;
 
-/// Addresses that are known when a run begins.
+/// Addresses that threads know when a run begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Known {
-    /// None: each thread learns its own.
+    /// None: each thread learns addresses itself.
     #[default]
     Nothing,
-    /// Those of all rows that were loaded.
+    /// Addresses of all loaded rows.
     Loaded,
 }
 
@@ -26,7 +26,7 @@ type Slots = HashMap<PrimaryKey, SlotNumber, ahash::RandomState>;
 pub(crate) struct TableSlots(Slots);
 
 impl Default for TableSlots {
-    /// With hashes that are the same in each run, as those of a simulation have to be.
+    /// Slots with a hasher of fixed seed, as simulations require.
     fn default() -> Self {
         Self(Slots::with_hasher(ahash::RandomState::with_seed(0)))
     }
@@ -57,7 +57,7 @@ impl Addresses {
         Self { tables: vec![TableSlots::default(); tables], lookups: 0, hits: 0 }
     }
 
-    /// The slot of a row, if it is known here or `loaded` has it.
+    /// The slot of a row, if known to this thread or in `loaded`.
     #[inline]
     pub(crate) fn find(
         &mut self,
@@ -77,7 +77,7 @@ impl Addresses {
         self.tables[table].learn(key, slot);
     }
 
-    /// Look-ups, and those that found the address.
+    /// Number of look-ups, and of look-ups that found the address.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.lookups, self.hits)
     }

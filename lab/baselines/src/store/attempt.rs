@@ -1,9 +1,9 @@
-//! An attempt of a transaction until its commit, as all engines have it: rows are declared, locked
-//! and read. [`Protocol`] is what an engine does with them.
+//! An attempt of a transaction until its commit, common to all engines: rows are declared, locked
+//! and read. [`Protocol`] defines the engine's part.
 //!
-//! An execution goes in rounds. In each, every row that is not done has one doorbell under way, and
-//! what that brings decides the row's next step. A round is taken in to its end also when some row
-//! has lost, since locks were got meanwhile.
+//! An execution proceeds in rounds. In each round, every unfinished row has one doorbell under way,
+//! and the answer decides the row's next step. A round is processed to its end even if a row has
+//! lost a conflict, since other rows of the round have acquired locks.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,23 +24,23 @@ use super::{Faults, Locking, StoredTable, System};
 
 const WORD: usize = 8;
 
-/// An engine, as far as its transactions go.
+/// An engine's transaction protocol.
 pub(crate) trait Protocol: System {
-    /// The word of a slot that is its lock.
+    /// Index of the lock word within a slot.
     const LOCK_AT: usize;
-    /// What it keeps for each row of a transaction.
+    /// The engine's state for each row of a transaction.
     type Known: Default;
-    /// A step of a row, which takes a round trip.
+    /// A step of a row: one round trip.
     type Step: Copy;
-    /// Where the answers to a step are.
+    /// Buffers with the answers to a step.
     type Answers: Copy;
-    /// What its decisions know of a transaction.
+    /// State of a transaction that the engine's decisions depend on.
     type View;
 
     /// Begins an attempt.
     ///
     /// # Errors
-    /// [`TxnError::Fatal`] if it has no such transactions.
+    /// [`TxnError::Fatal`] if the engine has no transactions of this kind.
     fn view(seat: &ThreadSeat<Self>, id: TxnId, kind: TxnKind) -> Result<Self::View, TxnError>;
 
     /// The step that reads a bucket.
@@ -55,25 +55,25 @@ pub(crate) trait Protocol: System {
     /// Posts a step of a row.
     fn post(attempt: &mut Attempt<Self>, at: usize, step: Self::Step) -> (Self::Answers, Posted);
 
-    /// Takes in what a step has brought; returns the row's next one.
+    /// Processes the answers to a step; returns the row's next step.
     ///
     /// # Errors
-    /// The reason for which the attempt is to abort.
+    /// The reason to abort the attempt.
     fn take(
         attempt: &mut Attempt<Self>,
         step: (usize, Self::Step, Self::Answers),
         done: &Completed,
     ) -> Result<Option<Self::Step>, TxnError>;
 
-    /// Carries on when all rows of an execution have been read; does nothing by default.
+    /// Continues after all rows of an execution have been read; does nothing by default.
     ///
     /// # Errors
-    /// The reason for which the attempt is to abort.
+    /// The reason to abort the attempt.
     fn executed(_attempt: &mut Attempt<Self>) -> Result<(), TxnError> {
         Ok(())
     }
 
-    /// Words of a value, with all that belongs to it.
+    /// Words of a value, with the engine's own words.
     fn value_words(shape: Self::Shape) -> usize;
 
     /// Completes the new value of a row that was changed; does nothing by default.
@@ -82,15 +82,15 @@ pub(crate) trait Protocol: System {
     /// Commits an attempt whose rows have all been read.
     ///
     /// # Errors
-    /// As [`TxnError`] says.
+    /// As described by [`TxnError`].
     async fn commit(attempt: &mut Attempt<Self>) -> Result<Receipt, TxnError>;
 }
 
-/// A step under way: its row, and where the answers will be.
+/// A step under way: its row, and the place of the answers.
 type Flight<P> = (usize, <P as Protocol>::Step, <P as Protocol>::Answers, Posted);
 type Spare<P> = Rc<Cell<Option<Box<Scratch<P>>>>>;
 
-/// Memory of an attempt that the next one of its coroutine uses again.
+/// Memory of an attempt that the next attempt of its coroutine reuses.
 pub(crate) struct Scratch<P: Protocol> {
     pub(crate) rows: TxnRows<P::Known>,
     steps: Vec<(usize, P::Step)>,
@@ -139,7 +139,7 @@ impl<P: Protocol> TxnEngine for Session<P> {
     }
 }
 
-/// An attempt. Dropping it aborts it.
+/// An attempt. Dropping the attempt aborts it.
 pub(crate) struct Attempt<P: Protocol> {
     pub(crate) seat: Rc<ThreadSeat<P>>,
     pub(crate) id: TxnId,
@@ -154,7 +154,7 @@ impl<P: Protocol> Attempt<P> {
         &self.seat.store.tables[number]
     }
 
-    /// The primary of a row, and its slot.
+    /// The primary of a row, and the row's slot.
     ///
     /// # Panics
     /// If the slot is not known.
@@ -172,7 +172,7 @@ impl<P: Protocol> Attempt<P> {
         batch.read_stable(at, table.geometry.bucket_bytes())
     }
 
-    /// Adds the compare-and-swap of the lock of a slot; none where locks are not taken.
+    /// Adds the compare-and-swap of a slot's lock; adds nothing where the engine takes no locks.
     pub(crate) fn lock(&self, batch: &mut Batch, slot: RemoteAddr) -> Buffer {
         match self.seat.store.options.locking {
             Locking::On => batch.compare_and_swap(lock_in::<P>(slot), 0, self.id.raw()),
@@ -180,10 +180,10 @@ impl<P: Protocol> Attempt<P> {
         }
     }
 
-    /// Takes in whether the lock of a row was got.
+    /// Records whether the lock of a row was acquired.
     ///
     /// # Errors
-    /// [`CONFLICT`] if another has it.
+    /// [`CONFLICT`] if another transaction holds the lock.
     pub(crate) fn take_lock(
         &mut self,
         at: usize,
@@ -194,7 +194,7 @@ impl<P: Protocol> Attempt<P> {
             Locking::On => done.words(lock)[0],
             Locking::Off => 0,
         };
-        // Also got if this row is locked again, to be written after it was inserted.
+        // The lock is also acquired if this row is locked again, to be written after its insertion.
         if held != 0 && held != self.id.raw() {
             return Err(CONFLICT);
         }
@@ -202,7 +202,7 @@ impl<P: Protocol> Attempt<P> {
         Ok(())
     }
 
-    /// Looks for a row in its bucket. A slot that another row of this transaction has claimed is
+    /// Searches for a row in its bucket. A slot that another row of this transaction has claimed is
     /// not free.
     pub(crate) fn search<'w>(&self, at: usize, bucket: u64, words: &'w [u64]) -> Found<'w> {
         let row = &self.scratch.rows.all()[at];
@@ -232,7 +232,7 @@ impl<P: Protocol> Attempt<P> {
         self.scratch.rows.declare(&self.seat.store, table, (key, access), self.may_write)
     }
 
-    /// Frees the locks that are still held; as published, those that were tried.
+    /// Releases the locks that are still held; as published, also the locks that were only tried.
     fn let_go(&self) {
         let published = self.seat.store.options.faults == Faults::AsPublished;
         for row in self.scratch.rows.all() {
@@ -244,7 +244,7 @@ impl<P: Protocol> Attempt<P> {
                 let lock = lock_in::<P>(self.table(row.table).slot(node, slot));
                 let mut batch = self.seat.lane.batch();
                 batch.write_word(lock, 0);
-                // What is posted later on this connection comes after it.
+                // Later verbs on the connection take effect after this WRITE.
                 drop(batch.post());
             }
         }
@@ -256,7 +256,7 @@ fn lock_in<P: Protocol>(slot: RemoteAddr) -> RemoteAddr {
     slot.plus((P::LOCK_AT * WORD) as u64)
 }
 
-/// A verb that failed: no run survives that.
+/// A failed verb: no run survives it.
 #[cold]
 pub(crate) fn broken(error: impl std::fmt::Display) -> TxnError {
     TxnError::Fatal(format!("this engine survives no failure: {error}"))
@@ -293,7 +293,7 @@ impl<P: Protocol> Txn for Attempt<P> {
             if self.scratch.rows.all()[at].is_new {
                 let (slot, step) = self.first_step(&self.scratch.rows.all()[at]);
                 let row = self.scratch.rows.get(at);
-                // A slot that is locked stays known, so that the lock is freed.
+                // A locked slot stays known, so that its lock is released.
                 (row.is_new, row.slot) = (false, slot.or(row.slot));
                 steps.push((at, step));
             }

@@ -1,12 +1,12 @@
-//! The hash index of a table: which bucket a key belongs to, and where its slots lie.
+//! The hash index of a table: the bucket of a key, and the position of the bucket's slots.
 //!
-//! A bucket is a fixed number of slots beside each other, so that one READ brings it. A key is in
-//! its own bucket, or, if that was full, in the one that follows, and so on. A slot never changes
-//! its key: an address that was found once stays right, and a search ends at the first free slot.
+//! A bucket is a fixed number of adjacent slots: one READ fetches a bucket. A key is in its own
+//! bucket or, if that bucket was full, in the next bucket, and so on. A slot never changes its key:
+//! a known address stays valid, and a search ends at the first free slot.
 //!
-//! Where all loaded keys are numbers below the capacity, those are not hashed: number n has slot n.
-//! So Motor's own loader places the rows of SmallBank. Other keys, if there are any, have buckets
-//! behind those.
+//! Where all loaded keys are numbers below the capacity, the keys are not hashed: number n has slot
+//! n. Motor's own loader places the rows of SmallBank in this way. Any further keys have separate
+//! buckets behind the numbered slots.
 
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::ids::{NodeId, RegionId};
@@ -24,15 +24,16 @@ pub(crate) type SlotNumber = u64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
     pub(crate) buckets: u64,
-    /// Buckets, the first ones, of keys that are numbers and need no hash; 0 if keys are hashed.
+    /// Number of buckets, at the front, for keys that are numbers and need no hash; 0 if keys are
+    /// hashed.
     pub(crate) direct_buckets: u64,
     pub(crate) slots_per_bucket: u64,
     pub(crate) slot_words: usize,
-    /// Words of what lies beside the index for each slot.
+    /// Words beside the index for each slot.
     pub(crate) beside_words: usize,
 }
 
-/// The number that a key of at most eight bytes is.
+/// The number that a key of at most eight bytes encodes.
 pub(crate) fn number_of(key: &PrimaryKey) -> Option<u64> {
     let bytes = key.as_bytes();
     let mut padded = [0; 8];
@@ -55,12 +56,12 @@ impl Geometry {
         }
     }
 
-    /// Bucket in which a search goes on.
+    /// Bucket in which a search continues.
     pub(crate) fn next(&self, bucket: u64) -> u64 {
         self.hashed((bucket + 1).saturating_sub(self.direct_buckets))
     }
 
-    /// Bucket number `number` of those of hashed keys, which begin anew behind the last.
+    /// Bucket `number` of the buckets for hashed keys; numbers wrap around behind the last bucket.
     fn hashed(&self, number: u64) -> u64 {
         self.direct_buckets + number % (self.buckets - self.direct_buckets)
     }
@@ -81,8 +82,8 @@ impl Geometry {
         self.beside_words * WORD as usize
     }
 
-    /// Index with this many slots or more in buckets of `slots_per_bucket`. If keys are `dense`, a
-    /// few buckets more for others.
+    /// Index with at least `slots` slots in buckets of `slots_per_bucket`. If keys are `dense`, the
+    /// index has a few more buckets for other keys.
     pub(crate) fn of_slots(
         slots: u64,
         slots_per_bucket: u64,
@@ -101,7 +102,7 @@ impl Geometry {
         slot * self.slot_bytes() as u64
     }
 
-    /// Offset of what lies beside the index for a slot.
+    /// Offset of the words beside the index that belong to a slot.
     #[inline]
     pub(crate) fn beside_at(&self, slot: SlotNumber) -> u64 {
         self.slots() * self.slot_bytes() as u64 + slot * self.beside_bytes() as u64
@@ -117,7 +118,7 @@ impl Geometry {
     }
 }
 
-/// A key as its slot has it: the bytes, zeroes, and the length in the very last byte.
+/// A key as stored in its slot: the bytes, zeroes, and the length in the very last byte.
 #[inline]
 pub(crate) fn key_words(key: &PrimaryKey) -> [u64; KEY_WORDS] {
     let bytes = key.as_bytes();
@@ -128,7 +129,7 @@ pub(crate) fn key_words(key: &PrimaryKey) -> [u64; KEY_WORDS] {
     [word(0), word(1), word(2), word(3)]
 }
 
-/// The key that a slot has; `None` if the words are none.
+/// The key stored in a slot; `None` if the words are not a key.
 pub(crate) fn key_of(words: &[u64]) -> Option<PrimaryKey> {
     let mut padded = [0; KEY_WORDS * 8];
     for (bytes, word) in padded.chunks_exact_mut(8).zip(words) {

@@ -1,5 +1,5 @@
 //! Loading of a table, outside of time: an image of all slots, written to every replica by plain
-//! WRITEs of the largest size.
+//! WRITEs of maximum size.
 
 use std::sync::atomic::AtomicU64;
 
@@ -17,10 +17,10 @@ use super::{MAX_TABLES, Store, StoredTable, System, failed, refused};
 const IN_FLIGHT: usize = 16;
 const WORD: usize = 8;
 
-/// Bytes of all slots of a table, and of what lies beside.
+/// Bytes of all slots of a table, and of the words beside the index.
 pub(crate) struct Image {
     words: Vec<u64>,
-    /// Offset of the parts of slots in the shared region, and the bytes of each.
+    /// Offset of the first slot's part of the shared region, and the bytes of each part.
     shared: (u64, u64),
 }
 
@@ -28,7 +28,7 @@ impl<S: System> Store<S> {
     /// Lays out a table with its rows.
     ///
     /// # Errors
-    /// [`DeployError::Refused`] if a row does not fit, or two have one key.
+    /// [`DeployError::Refused`] if a row does not fit, or two rows have the same key.
     pub(crate) fn lay_out(
         &self,
         (spec, longest): (&TableSpec, usize),
@@ -80,7 +80,7 @@ impl<S: System> Store<S> {
         Ok((table, image))
     }
 
-    /// Writes the image of a table to all nodes that have a replica of some row of it.
+    /// Writes the image of a table to all nodes that have a replica of any row of the table.
     ///
     /// # Errors
     /// [`DeployError::Failed`] if a verb fails.
@@ -114,7 +114,7 @@ impl<S: System> Store<S> {
     }
 }
 
-/// Whether all rows have numbers as keys that need no hash. An empty table has none.
+/// Whether all rows have numeric keys that need no hash. False for an empty table.
 fn is_dense(rows: u64, capacity: u64, source: &RowSource<'_>) -> bool {
     let mut value = Vec::new();
     let mut is_number = |row| {
@@ -125,7 +125,7 @@ fn is_dense(rows: u64, capacity: u64, source: &RowSource<'_>) -> bool {
 }
 
 impl Image {
-    /// Places a row in the first free slot of its search; returns that.
+    /// Places a row in the first free slot of its search; returns the slot.
     fn place<S: System>(
         &mut self,
         table: &StoredTable<S>,

@@ -1,6 +1,6 @@
-//! The log of a coroutine: a ring in shared memory, at the same offsets of all memory nodes.
+//! The log of a coroutine: a ring in shared memory, at the same offset on all memory nodes.
 //!
-//! It is written and never read, since no engine here recovers.
+//! The log is written and never read, since no engine here recovers.
 
 use lotus_benchmarks::TxnError;
 use lotus_fabric::ids::NodeSet;
@@ -18,14 +18,14 @@ const RING_BYTES: u64 = 128 << 10;
 /// The ring of one coroutine.
 #[derive(Debug, Default)]
 pub(crate) struct LogRing {
-    /// Offset of the ring, once it was needed.
+    /// Offset of the ring; `None` until the first use.
     first: Option<u64>,
     used: u64,
 }
 
 impl LogRing {
-    /// Adds the WRITE of an entry to a batch, for each of the nodes: several if it is longer than a
-    /// verb can be.
+    /// Adds the WRITE of an entry to a batch, for each node of `nodes`; several WRITEs if the entry
+    /// exceeds the size of a verb.
     ///
     /// # Errors
     /// [`FULL`] if there is no memory for the ring.
@@ -46,7 +46,7 @@ impl LogRing {
         Ok(())
     }
 
-    /// Offset of the next so many bytes.
+    /// Offset of the next `bytes` bytes.
     fn place<S: System>(&mut self, seat: &ThreadSeat<S>, bytes: u64) -> Result<u64, TxnError> {
         let first = match self.first {
             Some(first) => first,

@@ -1,17 +1,17 @@
-//! What both engines store their rows in: tables on memory nodes, their index, and what a thread
+//! Storage shared by both engines: tables on memory nodes, their index, and the state that a thread
 //! of a compute node needs to reach them.
 //!
-//! [`System`] is what an engine says of its rows: how many words a slot has, and how a loaded row
-//! looks in it; [`Protocol`](attempt::Protocol) is what it does with those of a transaction. All
-//! else here is the same for all.
+//! [`System`] describes an engine's rows: the number of words of a slot, and the layout of a loaded
+//! row in the slot. [`Protocol`](attempt::Protocol) describes an engine's transactions. The rest of
+//! the module is common to all engines.
 //!
-//! * `placement`: which memory nodes a row is on;
-//! * `index`: its bucket and slot;
+//! * `placement`: the memory nodes of a row;
+//! * `index`: a row's bucket and slot;
 //! * `addresses`: slots that a thread knows;
-//! * `search`: a row in a bucket that was read;
+//! * `search`: lookup of a row in a bucket that was read;
 //! * `load`: fills a table; `sight`: reads whole tables, for audits;
-//! * `attempt`: a transaction until its commit; `rows`: its rows, as its workload has declared
-//!   them; `log`: its log entries;
+//! * `attempt`: a transaction until its commit; `rows`: the rows that its workload has declared;
+//!   `log`: its log entries;
 //! * `seat`: a thread of a compute node.
 
 pub(crate) mod addresses;
@@ -36,27 +36,27 @@ use addresses::{Known, TableSlots};
 use index::{Geometry, SlotNumber};
 use placement::{Homes, Placement};
 
-/// Region of each memory node that belongs to no table: Motor's deltas, and logs.
+/// Region of each memory node outside of all tables, for Motor's deltas and for logs.
 pub(crate) const SHARED_REGION: RegionId = RegionId(u8::MAX);
-/// Bytes of address space of that region; memory is taken as it is used.
+/// Bytes of address space of [`SHARED_REGION`]; memory is allocated as it is used.
 pub(crate) const SHARED_BYTES: u64 = 64 << 30;
-/// Most tables.
+/// Maximum number of tables.
 pub(crate) const MAX_TABLES: usize = 200;
 
-/// Whether the engine has the faults that its publication has.
+/// Whether the engine has the faults of its published program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Faults {
-    /// It does not: the default.
+    /// The engine has no such faults: the default.
     #[default]
     Mended,
-    /// It has them.
+    /// The engine has the published faults.
     AsPublished,
 }
 
 /// Options of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// What decides the primary of a row.
+    /// Rule that decides the primary of a row.
     pub primaries: placement::Primaries,
     /// Addresses that threads know from the start.
     pub known: Known,
@@ -64,63 +64,63 @@ pub struct Options {
     pub faults: Faults,
     /// Whether locks are taken.
     pub locking: Locking,
-    /// When the rows of Motor get their bars of deltas.
+    /// Time at which the rows of Motor get their bars of deltas.
     pub deltas: Deltas,
-    /// Where Motor has the values of versions.
+    /// Form in which Motor stores the values of versions.
     pub records: Records,
-    /// How a transaction of Motor commits.
+    /// Steps of Motor's commit.
     pub commit: CommitSteps,
-    /// What is FORD's own.
+    /// Options of FORD alone.
     pub ford: FordOptions,
 }
 
 /// Whether an engine takes locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Locking {
-    /// It does: the default.
+    /// The engine takes locks: the default.
     #[default]
     On,
-    /// No compare-and-swap is posted, and every lock counts as got. Updates are lost: this is to
-    /// measure what the compare-and-swaps cost (LOTUS §2.2, Figure 3).
+    /// No compare-and-swap is posted, and every lock counts as acquired. Updates are lost. The
+    /// option measures the cost of the compare-and-swaps (LOTUS §2.2, Figure 3).
     Off,
 }
 
-/// When a row of Motor gets the bar in which the deltas of its versions lie.
+/// Time at which a row of Motor gets its bar, the memory for the deltas of its versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Deltas {
-    /// With its first update, as published: the default.
+    /// At the row's first update, as published: the default.
     #[default]
     AtFirstUpdate,
-    /// When it is loaded. A short run then writes what a long one does, in which hardly any update
-    /// is a row's first.
+    /// When the row is loaded. A short run then writes as much as a long one, in which hardly any
+    /// update is a row's first.
     Loaded,
 }
 
-/// Where Motor has the values of a row's versions: the first step from Motor to LOTUS (LOTUS §7.1,
-/// Figure 14).
+/// Form in which Motor stores the values of a row's versions: the first step from Motor to LOTUS
+/// (LOTUS §7.1, Figure 14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Records {
-    /// The newest value, and deltas by which newer versions are taken back, as published: the
-    /// default.
+    /// The newest value, and deltas that undo newer versions, as published: the default.
     #[default]
     Deltas,
-    /// A full record for each version, as LOTUS has it.
+    /// A full record for each version, as in LOTUS.
     Full,
 }
 
-/// How a transaction of Motor commits: the second step from Motor to LOTUS (LOTUS §5.1, Figure 14).
+/// Steps of Motor's commit: the second step from Motor to LOTUS (LOTUS §5.1, Figure 14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CommitSteps {
-    /// One doorbell for each row and replica, and nothing is awaited, as published: the default.
+    /// One doorbell for each row and replica, without waiting for completion, as published: the
+    /// default.
     #[default]
     AtOnce,
-    /// A log entry and INVISIBLE versions, awaited; then the timestamp makes all of them visible,
-    /// awaited; then the locks are freed. It takes [`Records::Full`].
+    /// A log entry and INVISIBLE versions, awaited; then the timestamp makes the versions visible,
+    /// awaited; then the locks are released. Requires [`Records::Full`].
     LogAndVisible,
 }
 
 impl Options {
-    /// Refuses what does not go together.
+    /// Refuses combinations of options that do not work together.
     ///
     /// # Errors
     /// [`DeployError::Refused`].
@@ -137,39 +137,40 @@ impl Options {
 /// Options of FORD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FordOptions {
-    /// Least bytes of an item; more if the longest value of the workload needs them.
+    /// Minimum bytes of an item; more if the longest value of the workload needs more.
     pub item_bytes: usize,
-    /// Whether commits read back what they have written to backups, so that it is known to have
-    /// left the network card ("selective remote flush").
+    /// Whether commits read from the backups after their WRITEs, so that the written data is known
+    /// to have left the network card ("selective remote flush").
     pub flush: bool,
 }
 
-/// A row as it is found in memory.
+/// A row as read from memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stored {
     pub(crate) key: PrimaryKey,
-    /// Newest committed value and its writer; `None` if there is no such row.
+    /// Newest committed value and its writer; `None` if the row does not exist.
     pub(crate) value: Option<(Vec<u8>, Option<TxnId>)>,
 }
 
-/// An engine, as far as its rows go.
+/// An engine's row format.
 pub(crate) trait System: Sized + Send + Sync + 'static {
     /// Lengths of the rows of one table.
     type Shape: Copy + Send + Sync;
 
-    /// Shape of the rows of a table, where the longest value of all tables has `longest` bytes.
+    /// Shape of the rows of a table. `longest` is the length in bytes of the longest value of all
+    /// tables.
     fn shape(spec: &TableSpec, longest: usize, options: &Options) -> Self::Shape;
 
     /// Index of a table with room for `capacity` rows, whose keys are `dense` or not.
     fn geometry(shape: Self::Shape, capacity: u64, dense: bool) -> Geometry;
 
-    /// Bytes of [`SHARED_REGION`] that each loaded row has for its own; none by default.
+    /// Bytes of [`SHARED_REGION`] owned by each loaded row; none by default.
     fn shared_bytes(_shape: Self::Shape, _options: &Options) -> u64 {
         0
     }
 
-    /// Lays out a row that was loaded: in its slot, and beside the index. Its part of
-    /// [`SHARED_REGION`] begins at `shared`, if it has one.
+    /// Lays out a loaded row: in its slot, and beside the index. The row's part of
+    /// [`SHARED_REGION`], if any, begins at `shared`.
     fn lay_out(
         shape: Self::Shape,
         table: usize,
@@ -178,13 +179,13 @@ pub(crate) trait System: Sized + Send + Sync + 'static {
         beside: &mut [u64],
     );
 
-    /// The key of a slot; `None` if it is free.
+    /// The key of a slot; `None` if the slot is free.
     fn key_in(slot: &[u64]) -> Option<PrimaryKey>;
 
     /// Whether a slot is locked.
     fn is_locked(slot: &[u64]) -> bool;
 
-    /// What a slot that is not free holds, with what lies beside the index.
+    /// Contents of a slot that is not free, with the words beside the index.
     ///
     /// # Errors
     /// A sentence, if the words are not a row of this engine.
@@ -202,9 +203,9 @@ pub(crate) struct StoredTable<S: System> {
     pub(crate) key_bytes: usize,
     pub(crate) record_bytes: usize,
     pub(crate) rows: u64,
-    /// Slots with a key: those of the loaded rows, and of rows that came.
+    /// Slots with a key: of loaded rows and of rows inserted later.
     pub(crate) filled: AtomicU64,
-    /// Slots of all loaded rows, if threads are to know them.
+    /// Slots of all loaded rows, if threads are to know them from the start.
     pub(crate) loaded: Option<TableSlots>,
 }
 
@@ -215,27 +216,27 @@ impl<S: System> StoredTable<S> {
         RemoteAddr::new(node, self.region, self.geometry.slot_at(slot))
     }
 
-    /// Bytes in use on a node: the whole index, and what lies beside it for slots with a key.
+    /// Bytes in use on a node: the whole index, and the words beside the index of slots with a key.
     pub(crate) fn bytes_in_use(&self) -> u64 {
         let index = self.geometry.slots() * self.geometry.slot_bytes() as u64;
         index + self.filled.load(Ordering::Relaxed) * self.geometry.beside_bytes() as u64
     }
 
-    /// Address of what lies beside the index for a slot.
+    /// Address of the words beside the index that belong to a slot.
     #[inline]
     pub(crate) fn beside(&self, node: NodeId, slot: SlotNumber) -> RemoteAddr {
         RemoteAddr::new(node, self.region, self.geometry.beside_at(slot))
     }
 }
 
-/// All that threads of all compute nodes share.
+/// State shared by the threads of all compute nodes.
 pub(crate) struct Store<S: System> {
     pub(crate) options: Options,
     pub(crate) placement: Placement,
     pub(crate) cns: u16,
     pub(crate) tables: Vec<StoredTable<S>>,
     pub(crate) clock: SharedClock,
-    /// Bytes of [`SHARED_REGION`] that threads have taken for themselves.
+    /// Bytes of [`SHARED_REGION`] that threads have allocated.
     taken: AtomicU64,
 }
 
@@ -245,38 +246,38 @@ impl<S: System> Store<S> {
         Self { options, placement, cns, tables: Vec::new(), clock, taken: AtomicU64::new(0) }
     }
 
-    /// Nodes of a slot.
+    /// Nodes with a replica of a slot.
     #[inline]
     pub(crate) fn homes(&self, table: &StoredTable<S>, slot: SlotNumber) -> Homes {
         self.placement.homes(table.number, table.geometry.bucket_of_slot(slot))
     }
 
-    /// Nodes that have a replica of some row of a table.
+    /// Nodes with a replica of any row of a table.
     pub(crate) fn nodes(&self, table: &StoredTable<S>) -> NodeSet {
         let buckets = 0..table.geometry.buckets.min(self.placement.nodes().count() as u64);
         let homes = buckets.map(|bucket| self.placement.homes(table.number, bucket).all);
         homes.fold(NodeSet::EMPTY, NodeSet::or)
     }
 
-    /// Takes so many bytes of [`SHARED_REGION`], which has the same offsets on all memory nodes;
-    /// `None` if there are no more.
+    /// Allocates `bytes` bytes of [`SHARED_REGION`], at the same offset on all memory nodes; `None`
+    /// if the region is full.
     pub(crate) fn take(&self, bytes: u64) -> Option<u64> {
         let at = self.taken.fetch_add(bytes, Ordering::Relaxed);
         (at + bytes <= SHARED_BYTES).then_some(at)
     }
 
-    /// Bytes of [`SHARED_REGION`] that were taken.
+    /// Allocated bytes of [`SHARED_REGION`].
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 }
 
-/// A refusal with this sentence.
+/// A refusal with the sentence `why`.
 pub(crate) fn refused(why: impl std::fmt::Display) -> DeployError {
     DeployError::Refused(why.to_string())
 }
 
-/// A failure with this sentence.
+/// A failure with the sentence `why`.
 pub(crate) fn failed(why: impl std::fmt::Display) -> DeployError {
     DeployError::Failed(why.to_string())
 }

@@ -1,19 +1,19 @@
-//! Where rows lie: which memory node is the primary of a row, and which nodes keep backups.
+//! Placement of rows: the memory node that is a row's primary, and the nodes that keep backups.
 //!
-//! Motor and FORD give each *table* a primary, so that the locks of the table with most writes are
-//! all on one node. By *bucket*, primaries are dealt out as LOTUS deals out shards: the difference
-//! shows how much of a comparison is placement. Backups are the nodes that follow the primary, and
-//! a row has the same offset on all of them.
+//! Motor and FORD give each *table* a primary, so the locks of the table with most writes are all
+//! on one node. By *bucket*, primaries are distributed like the shards of LOTUS: the difference
+//! shows how much of a comparison is due to placement. Backups are the nodes that follow the
+//! primary, and a row has the same offset on all its nodes.
 
 use lotus_fabric::ids::{NodeId, NodeSet};
 
-/// What decides the primary of a row.
+/// Rule that decides the primary of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Primaries {
-    /// The number of its table, as in Motor and FORD.
+    /// The number of the row's table, as in Motor and FORD.
     #[default]
     ByTable,
-    /// The number of its bucket.
+    /// The number of the row's bucket.
     ByBucket,
 }
 
@@ -21,7 +21,7 @@ pub enum Primaries {
 #[derive(Clone, Debug)]
 pub(crate) struct Placement {
     primaries: Primaries,
-    /// Nodes of the rows that have their primary on each memory node.
+    /// Replicas of the rows with their primary on each memory node.
     by_primary: Vec<Homes>,
 }
 

@@ -1,5 +1,4 @@
-//! The rows of one transaction, as its workload has declared them. `X` is what the engine keeps for
-//! each.
+//! The rows of a transaction, as declared by the workload. `X` is the engine's state for each row.
 
 use lotus_benchmarks::engine::Item;
 use lotus_benchmarks::{AbortReason, TxnError};
@@ -12,12 +11,12 @@ use super::{Store, System};
 
 const WORD: usize = 8;
 
-/// Use of a row; each includes those before it.
+/// Use of a row; each use includes the uses before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum RowUse {
     Read,
     Write,
-    /// It must not exist.
+    /// The row must not exist.
     Insert,
 }
 
@@ -29,7 +28,7 @@ pub(crate) enum Change {
     Delete,
 }
 
-/// A value among the words of a transaction.
+/// Position of a value among the words of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Value {
     first: u32,
@@ -42,25 +41,25 @@ pub(crate) struct TxnRow<X> {
     pub(crate) table: usize,
     pub(crate) key: PrimaryKey,
     pub(crate) access: RowUse,
-    /// Value that was read; `None` if there is no such row.
+    /// Value that was read; `None` if the row does not exist.
     pub(crate) read: Option<Value>,
     pub(crate) writer: Option<TxnId>,
     pub(crate) change: Change,
     pub(crate) new: Value,
-    /// Whether it waits for the next execution.
+    /// Whether the row waits for the next execution.
     pub(crate) is_new: bool,
-    /// Its slot, or the free one that it will get.
+    /// The row's slot, or the free slot that an inserted row will get.
     pub(crate) slot: Option<SlotNumber>,
-    /// Bucket where the search for it has ended, if there is no such row.
+    /// Bucket at which the search ended, if the row does not exist.
     pub(crate) absent_in: Option<u64>,
-    /// Whether this transaction holds its lock.
+    /// Whether this transaction holds the row's lock.
     pub(crate) held: bool,
-    /// Whether a compare-and-swap of its lock was posted.
+    /// Whether a compare-and-swap of the row's lock was posted.
     pub(crate) tried: bool,
     pub(crate) engine: X,
 }
 
-/// The rows of a transaction, and the values that were read and will be written.
+/// The rows of a transaction, with the values read and the values to write.
 pub(crate) struct TxnRows<X> {
     rows: Vec<TxnRow<X>>,
     words: Vec<u64>,
@@ -73,7 +72,7 @@ impl<X> Default for TxnRows<X> {
 }
 
 impl<X: Default> TxnRows<X> {
-    /// Forgets all rows; keeps the memory.
+    /// Removes all rows; keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.words.clear();
@@ -88,7 +87,7 @@ impl<X: Default> TxnRows<X> {
         &mut self.rows[at]
     }
 
-    /// Adds a row, if there is such a table, and the transaction may do that.
+    /// Adds a row, if the table exists and the transaction may access it so.
     ///
     /// # Errors
     /// [`TxnError::Fatal`].
@@ -111,7 +110,7 @@ impl<X: Default> TxnRows<X> {
         Ok(self.add(known.number, key, access))
     }
 
-    /// Adds a row, or finds the one that was added before, with the greater access of both.
+    /// Adds a row, or finds the row if it was added before, with the greater access of both.
     fn add(&mut self, table: usize, key: PrimaryKey, access: RowUse) -> Item {
         let found = self.rows.iter().position(|row| row.table == table && row.key == key);
         if let Some(at) = found {
@@ -139,21 +138,21 @@ impl<X: Default> TxnRows<X> {
         Item(self.rows.len() as u32 - 1)
     }
 
-    /// Room for a value of so many words, zeroed.
+    /// Zeroed room for a value of `words` words.
     pub(crate) fn room(&mut self, words: usize, bytes: usize) -> Value {
         let first = self.words.len();
         self.words.resize(first + words, 0);
         Value { first: first as u32, bytes: bytes as u32 }
     }
 
-    /// Keeps the words of a value of so many bytes.
+    /// Stores the words of a value of `bytes` bytes.
     pub(crate) fn keep(&mut self, words: &[u64], bytes: usize) -> Value {
         let first = self.words.len();
         self.words.extend_from_slice(words);
         Value { first: first as u32, bytes: bytes as u32 }
     }
 
-    /// Words of a value, `words` of them.
+    /// The first `words` words of a value.
     pub(crate) fn words(&self, value: Value, words: usize) -> &[u64] {
         &self.words[value.first as usize..][..words]
     }
@@ -162,7 +161,7 @@ impl<X: Default> TxnRows<X> {
         &mut self.words[value.first as usize..][..words]
     }
 
-    /// A copy of a value of so many words, for one of no length; zeroes if there is none.
+    /// A copy of a value of `words` words, with length 0; zeroes if `value` is `None`.
     pub(crate) fn copy(&mut self, value: Option<Value>, words: usize) -> Value {
         let copy = self.room(words, 0);
         if let Some(value) = value {
@@ -182,8 +181,8 @@ impl<X: Default> TxnRows<X> {
         self.rows.get(item.0 as usize)?.writer
     }
 
-    /// Sets the value that the commit writes; a table's values have at most `most` bytes, and
-    /// `words` words with all that belongs to them.
+    /// Sets the value that the commit writes. A table's values have at most `most` bytes, and
+    /// `words` words with the engine's own words.
     pub(crate) fn set(
         &mut self,
         item: Item,
@@ -207,7 +206,7 @@ impl<X: Default> TxnRows<X> {
         Ok(())
     }
 
-    /// Refuses a change of a row that does not exist, unless it is inserted.
+    /// Refuses a change of a row that does not exist, unless the row is inserted.
     pub(crate) fn check_changes(&self) -> Result<(), TxnError> {
         let is_wrong = |row: &&TxnRow<X>| {
             let absent = row.read.is_none() && row.access != RowUse::Insert;
@@ -226,9 +225,9 @@ impl<X: Default> TxnRows<X> {
     }
 }
 
-/// An attempt that lost against another.
+/// Abort: the attempt lost a conflict against another attempt.
 pub(crate) const CONFLICT: TxnError = TxnError::Aborted(AbortReason::Conflict);
-/// An attempt for which there is no memory.
+/// Abort: no memory is left for the attempt.
 pub(crate) const FULL: TxnError = TxnError::Aborted(AbortReason::MemoryFull);
 
 #[cfg(test)]

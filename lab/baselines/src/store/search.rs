@@ -1,4 +1,4 @@
-//! A row in a bucket that was read: where it is, or where it would be.
+//! Search for a row in a bucket that was read: the row's slot, or the slot for its insertion.
 
 use lotus_mvcc::PrimaryKey;
 
@@ -6,21 +6,22 @@ use super::addresses::Addresses;
 use super::index::SlotNumber;
 use super::{StoredTable, System};
 
-/// What a bucket says of a row: a slot, and its words.
+/// Result of a search in one bucket: a slot, and its words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found<'w> {
     /// The row's slot.
     There(SlotNumber, &'w [u64]),
-    /// There is no such row; this is the first free slot that could be its own.
+    /// The row does not exist; this is the first free slot that could become the row's.
     Free(SlotNumber, &'w [u64]),
-    /// No slot is free: the search goes on in this bucket.
+    /// The bucket has no free slot: the search continues in the bucket with this number.
     GoOn(u64),
     /// No bucket has a free slot.
     Full,
 }
 
-/// Looks for a row in the words of its bucket, and learns the addresses of all rows in it. A free
-/// slot that `is_mine`, since the transaction has claimed it for another row, is not free.
+/// Searches for a row in the words of its bucket, and learns the addresses of all rows in the
+/// bucket. A free slot with `is_mine`, claimed by the transaction for another row, does not count
+/// as free.
 pub(crate) fn search<'w, S: System>(
     table: &StoredTable<S>,
     key: &PrimaryKey,
@@ -48,8 +49,8 @@ pub(crate) fn search<'w, S: System>(
     found.or(free).unwrap_or(if is_over { Found::Full } else { Found::GoOn(next) })
 }
 
-/// Whether a bucket shows that a row which was absent has come, or may be about to: its first free
-/// slot is locked, as `is_shut_out` judges, or there is none any more.
+/// Whether a bucket shows that an absent row has been inserted, or may be about to be: its first
+/// free slot is locked, as `is_shut_out` judges, or the bucket has no free slot any more.
 pub(crate) fn may_have_come<S: System>(
     table: &StoredTable<S>,
     key: &PrimaryKey,

@@ -1,4 +1,4 @@
-//! A thread of a compute node: its lane, the addresses that it knows, its part of shared memory.
+//! A thread of a compute node: lane, known addresses, part of shared memory.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use lotus_fabric::lane::Lane;
 use super::addresses::Addresses;
 use super::{Store, System};
 
-/// Bytes of shared memory that a thread takes at once.
+/// Bytes of shared memory that a thread allocates at once.
 const STRETCH: u64 = 1 << 20;
 
-/// Things that an engine as published would do, or has done, to the harm of others.
+/// Harm that an engine as published would do, or has done, to other transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Harm {
-    /// Locks of other transactions that an abort has freed, or would have freed.
+    /// Locks of other transactions that an abort has released, or would have released.
     pub freed: u64,
-    /// Values that were overwritten while they were read, and refused.
+    /// Values that were overwritten while being read, and refused.
     pub torn: u64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct ThreadSeat<S: System> {
     pub(crate) store: Arc<Store<S>>,
     pub(crate) lane: Lane,
     pub(crate) addresses: RefCell<Addresses>,
-    /// Next transaction number of each task.
+    /// Incarnation of the compute node, as in transaction ids.
     node: Incarnation,
     first_slot: u16,
     free: Cell<(u64, u64)>,
@@ -41,10 +41,10 @@ pub(crate) struct ThreadSeat<S: System> {
 }
 
 impl<S: System> ThreadSeat<S> {
-    /// Thread `thread` of compute node `cn`, with so many tasks.
+    /// Thread `thread` of compute node `cn`, with `tasks` tasks.
     ///
     /// # Panics
-    /// If the node or its tasks are more than transaction ids can name.
+    /// If transaction ids cannot name the node or its tasks.
     pub(crate) fn new(
         store: Arc<Store<S>>,
         lane: Lane,
@@ -63,7 +63,7 @@ impl<S: System> ThreadSeat<S> {
         TxnId::new(self.node, self.first_slot + task as u16, attempt)
     }
 
-    /// Takes so many bytes of shared memory; `None` if there are no more.
+    /// Allocates `bytes` bytes of shared memory; `None` if no memory is left.
     pub(crate) fn take(&self, bytes: u64) -> Option<u64> {
         let (at, end) = self.free.get();
         if at + bytes <= end {
@@ -76,7 +76,7 @@ impl<S: System> ThreadSeat<S> {
         Some(at)
     }
 
-    /// Bytes of shared memory that were taken for this thread and are not used.
+    /// Bytes of shared memory that this thread has allocated and not used.
     pub(crate) fn spare_bytes(&self) -> u64 {
         let (at, end) = self.free.get();
         end - at

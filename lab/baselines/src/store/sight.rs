@@ -1,4 +1,4 @@
-//! Whole tables, read from memory nodes when no transaction runs: for audits.
+//! Reads of whole tables from memory nodes while no transaction runs: for audits.
 
 use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{DeployError, RowVisitor};
@@ -13,7 +13,7 @@ const WORD: usize = 8;
 /// READs under way at once.
 const IN_FLIGHT: u64 = 16;
 
-/// Leftovers in a table that no run may leave.
+/// Counts of leftovers in a table that no run may leave behind.
 #[derive(Default)]
 pub(crate) struct Leftovers {
     slots: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    /// The checks on what was found.
+    /// Checks on the leftovers.
     pub(crate) fn checks(&self) -> Vec<Check> {
         let Self { slots, locked, unequal } = self;
         vec![
@@ -37,7 +37,7 @@ impl Leftovers {
 }
 
 impl<S: System> Store<S> {
-    /// Reads `words` words from `offset` on of a table's region.
+    /// Reads `words` words of a table's region, from `offset` on.
     async fn read(
         &self,
         lane: &Lane,
@@ -64,13 +64,13 @@ impl<S: System> Store<S> {
         Ok(read)
     }
 
-    /// Slots in a piece that is read at once.
+    /// Number of slots that are read at once.
     fn piece(table: &StoredTable<S>) -> u64 {
         let bytes = table.geometry.slot_bytes().max(table.geometry.beside_bytes());
         (IN_FLIGHT * MAX_VERB_BYTES as u64 / bytes as u64).max(1)
     }
 
-    /// Slots from `first` on, and what lies beside them, on a node.
+    /// Slots from `first` on, with the words beside the index, on a node.
     async fn slots(
         &self,
         lane: &Lane,
@@ -86,11 +86,11 @@ impl<S: System> Store<S> {
         Ok((slots, beside.await?))
     }
 
-    /// Passes every row of a table to `visit`, as its primary has it.
+    /// Passes every row of a table to `visit`, as stored on the row's primary.
     ///
     /// # Errors
     /// [`DeployError::Failed`] if the memory cannot be read, [`DeployError::Damaged`] if a row is
-    /// none that this engine writes.
+    /// not in this engine's format.
     pub(crate) async fn scan(
         &self,
         lane: &Lane,

@@ -1,5 +1,5 @@
-//! An agent: holders and waiters of one lock (FissLock §5.1). Pure data and decisions; the pool of
-//! its machine sends what they ask for.
+//! An agent: the holders and waiters of one lock (FissLock §5.1). Pure data and decisions; the
+//! machine's pool sends the resulting packets.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,25 +8,25 @@ use lotus_locks::word::Mode;
 use super::packet::{Carried, MAX_WAITERS, Participant, Queued};
 use super::rules::Preference;
 
-/// What becomes of a request.
+/// Outcome of a request at the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// It holds the lock, beside other readers.
+    /// The task holds the lock, beside other readers.
     Joins,
-    /// It waits.
+    /// The task waits.
     Waits,
     /// The queue is full.
     Full,
 }
 
-/// Next owner of a lock without holders.
+/// Next owner of a lock whose last holder has left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NextOwner {
-    /// There are holders, or some are under way.
+    /// The lock has holders, or grants are in flight.
     Stays,
-    /// There are no waiters.
+    /// The lock has no waiters.
     Free,
-    /// The first waiter, and the agent that goes to its machine.
+    /// The first waiter, and the agent sent to the waiter's machine.
     Moves(Queued, Carried),
 }
 
@@ -35,25 +35,26 @@ pub enum NextOwner {
 pub struct Agent {
     /// Mode of the lock.
     pub mode: Mode,
-    /// Mode of the lock at the switch. At home it may be exclusive while readers hold the lock.
+    /// Mode of the lock at the switch. At home, the switch may have the lock as exclusive while
+    /// readers hold it.
     pub at_switch: Mode,
-    /// Shared grants of the switch that have been counted, since the agent came.
+    /// Number of the switch's shared grants counted since the agent arrived.
     pub incarnation: u8,
-    /// Tasks that hold the lock.
+    /// Tasks holding the lock.
     pub holders: BTreeSet<Participant>,
-    /// Tasks that wait, the first first.
+    /// Waiting tasks, in queue order.
     pub queue: VecDeque<Queued>,
-    /// Tasks that have released the lock before the agent heard of their grants.
+    /// Tasks that released the lock before the agent heard of their grants.
     pub early: BTreeSet<Participant>,
     /// The switch was told that readers starve a writer.
     pub starving: bool,
-    /// The incarnation at which the switch refused to let the agent go: shared grants are under
-    /// way.
+    /// Incarnation at which the switch refused to let the agent go, because shared grants are in
+    /// flight.
     pub refused_at: Option<u8>,
 }
 
 impl Agent {
-    /// The agent that came with a grant, and its first holder.
+    /// Creates the agent carried by a grant, with its first holder.
     pub fn arrived(carried: Carried, holder: Participant) -> Self {
         Self {
             mode: carried.mode,
@@ -67,12 +68,12 @@ impl Agent {
         }
     }
 
-    /// Whether a writer waits.
+    /// Returns whether a writer waits.
     pub fn has_writer(&self) -> bool {
         self.queue.iter().any(|waiter| waiter.mode != Mode::Shared)
     }
 
-    /// A request that the switch has not granted, or that was made on the agent's machine.
+    /// Admits a request not granted by the switch, or made on the agent's machine.
     pub fn ask(&mut self, who: Participant, mode: Mode, preference: Preference) -> Admission {
         let is_closed = self.starving || (preference == Preference::Writers && self.has_writer());
         if mode == Mode::Shared && self.mode == Mode::Shared && !is_closed {
@@ -86,27 +87,27 @@ impl Agent {
         Admission::Waits
     }
 
-    /// Whether no task holds the lock or waits for it, and the switch grants it to none: all
-    /// requests come to the agent.
+    /// Returns whether no task holds the lock or waits, and the switch does not grant it: every
+    /// request comes to the agent.
     pub fn is_resting(&self) -> bool {
         self.is_unheld() && self.queue.is_empty()
     }
 
-    /// Whether no task holds the lock, and the switch grants it to none.
+    /// Returns whether no task holds the lock, and the switch does not grant it.
     fn is_unheld(&self) -> bool {
         let is_granted = self.at_switch == Mode::Shared || !self.early.is_empty();
         !is_granted && self.holders.is_empty()
     }
 
-    /// At home: a lock that is not held is given to a task.
+    /// Gives a lock that is not held to a task, at home.
     pub fn take(&mut self, who: Participant, mode: Mode) {
         (self.mode, self.starving) = (mode, false);
         self.holders.insert(who);
     }
 
-    /// At home, when the last holder has left: gives the lock to the first waiter, of whichever
-    /// machine, and to the readers that share it. Without waiters, the agent rests. Returns the new
-    /// holders.
+    /// Gives the lock to the first waiter, of whichever machine, and to the readers sharing with
+    /// that waiter. Used at home, when the last holder has left. Without waiters, the agent rests.
+    /// Returns the new holders.
     pub fn stay(&mut self, preference: Preference) -> Vec<Participant> {
         if !self.is_unheld() {
             return Vec::new();
@@ -121,7 +122,7 @@ impl Agent {
         holders
     }
 
-    /// A shared grant of the switch.
+    /// Counts a shared grant of the switch.
     pub fn count(&mut self, who: Participant) {
         self.incarnation = self.incarnation.wrapping_add(1);
         if !self.early.remove(&who) {
@@ -129,31 +130,33 @@ impl Agent {
         }
     }
 
-    /// A holder leaves. One that is none has been granted the lock by the switch, which the agent
-    /// is about to hear: it is remembered. The agent cannot move before that, because its
-    /// incarnation differs from the switch's.
+    /// Removes a holder. A task that is not a holder has been granted the lock by the switch, and
+    /// the agent is about to hear of the grant: the release is remembered. The agent cannot move
+    /// before the grant arrives, because the agent's incarnation differs from the switch's.
     pub fn release(&mut self, who: Participant) {
         if !self.holders.remove(&who) {
             self.early.insert(who);
         }
     }
 
-    /// A waiter leaves: whether it was one.
+    /// Removes a waiter. Returns whether the task was waiting.
     pub fn withdraw(&mut self, who: Participant) -> bool {
         let before = self.queue.len();
         self.queue.retain(|waiter| waiter.who != who);
         self.queue.len() < before
     }
 
-    /// A task leaves, as published: out of the holders or out of the queue; else it is remembered.
+    /// Removes a task, as published: from the queue or from the holders; a task in neither is
+    /// remembered.
     pub fn release_published(&mut self, who: Participant) {
         if !self.withdraw(who) {
             self.release(who);
         }
     }
 
-    /// Readers that a shared holder shares the lock with: all that wait, or those in front of the
-    /// first writer if writers are preferred. They are holders from then on.
+    /// Returns the waiting readers with whom a shared holder shares the lock: every waiting reader,
+    /// or only the readers in front of the first writer if writers are preferred. The readers
+    /// become holders.
     pub fn share(&mut self, preference: Preference) -> Vec<Participant> {
         if self.mode != Mode::Shared {
             return Vec::new();
@@ -173,7 +176,7 @@ impl Agent {
         shared
     }
 
-    /// The next owner. The agent is unchanged, because the switch may refuse it.
+    /// Returns the next owner. The agent is unchanged, because the switch may refuse the change.
     pub fn next(&self) -> NextOwner {
         let is_refused =
             self.at_switch == Mode::Shared && self.refused_at == Some(self.incarnation);

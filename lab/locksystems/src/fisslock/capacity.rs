@@ -1,4 +1,4 @@
-//! Locks that a switch has room for.
+//! Capacity of a switch, in locks and machines.
 
 use thiserror::Error;
 
@@ -8,17 +8,17 @@ use super::cores::MAX_CLIENT_CORES;
 pub const UNITS: u64 = 12;
 /// Bits of a unit's registers: 560 KB.
 pub const UNIT_BITS: u64 = 560_000 * 8;
-/// Most machines. A register of the switch names one in 8 bits. Each machine has at most one shared
-/// grant of a lock under way, so an incarnation of 8 bits does not come round while there are fewer
-/// than 256.
+/// Maximum number of machines. A register of the switch names a machine in 8 bits. A machine has at
+/// most one shared grant of a lock in flight, so an 8-bit incarnation does not wrap with fewer than
+/// 256 machines.
 pub const MAX_MACHINES: usize = u8::MAX as usize;
-/// Most locks of one switch.
+/// Maximum number of locks of one switch.
 pub const MAX_LOCKS: u64 = UNIT_BITS * 3 / 8;
 
 const _: () = assert!(units(MAX_LOCKS) == UNITS && units(MAX_LOCKS + 1) > UNITS);
 
-/// Match-action units that the decider of `locks` locks takes: two arrays of a bit a lock, two of a
-/// byte, and four units of control (FissLock §7.2).
+/// Returns the match-action units used by the decider of `locks` locks: two arrays of a bit per
+/// lock, two arrays of a byte per lock, and four units of control (FissLock §7.2).
 pub const fn units(locks: u64) -> u64 {
     2 * locks.div_ceil(UNIT_BITS) + 2 * (8 * locks).div_ceil(UNIT_BITS) + 4
 }
@@ -26,27 +26,28 @@ pub const fn units(locks: u64) -> u64 {
 /// Treatment of locks beyond the switch's capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallback {
-    /// There may be none.
+    /// No locks beyond the capacity are allowed.
     None,
-    /// They are managed by the machines, each of a part (ParLock, FissLock §6).
+    /// The machines manage the locks beyond the capacity, each machine a part (ParLock, FissLock
+    /// §6).
     ParLock,
 }
 
-/// Machines and locks that switches serve.
+/// Locks placed on switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     locks: u64,
     room: u64,
 }
 
-/// Reason for which a switch cannot serve what it was asked to.
+/// Reason why switches cannot serve a placement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum CapacityError {
-    /// A machine has no number.
+    /// Too many machines to number, or no machine.
     #[error("a FissLock switch serves 1 to {MAX_MACHINES} machines, not {0}")]
     Machines(usize),
-    /// A rack has no number, or no machine.
+    /// No rack, or more racks than machines.
     #[error("{machines} machines of FissLock are in 1 to {machines} racks, not {racks}")]
     Racks {
         /// Number of racks.
@@ -54,10 +55,10 @@ pub enum CapacityError {
         /// Number of machines.
         machines: usize,
     },
-    /// A core has no number.
+    /// Too many client cores to number.
     #[error("a FissLock machine has at most {MAX_CLIENT_CORES} client cores, not {0}")]
     Cores(usize),
-    /// There is no room for the locks, and no fallback.
+    /// The switches have no room for the locks, and no fallback is allowed.
     #[error("FissLock switches have room for {room} locks, not {locks}, without the fallback")]
     Locks {
         /// Number of locks.
@@ -68,10 +69,10 @@ pub enum CapacityError {
 }
 
 impl Placement {
-    /// The switches of `racks` racks, for `machines` machines and `locks` locks.
+    /// Places `locks` locks on the switches of `racks` racks, for `machines` machines.
     ///
     /// # Errors
-    /// [`CapacityError`] if they are too many.
+    /// [`CapacityError`] if a number is beyond the capacity.
     pub const fn new(
         machines: usize,
         racks: usize,
@@ -91,9 +92,9 @@ impl Placement {
         Ok(Self { locks, room })
     }
 
-    /// Number of locks whose state is in registers of switches: those of the lowest numbers.
+    /// Number of locks whose state is in registers of switches: the locks with the lowest numbers.
     pub fn on_switch(self) -> u32 {
-        // 255 switches have room for fewer than 2^32.
+        // The room of 255 switches is below 2^32.
         self.locks.min(self.room) as u32
     }
 }

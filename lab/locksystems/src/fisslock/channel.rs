@@ -1,20 +1,20 @@
 //! Channels: numbered packets of a core to the switch and beyond, repeated until acknowledged.
 //!
-//! The switch takes the packets of an origin in order and drops what is ahead of its turn, so after
-//! a loss the sender goes back and repeats all that is not acknowledged. Acknowledgements come from
-//! where a packet ends: from the switch for FREE, else from the machine that it goes to. As each
-//! packet goes elsewhere, they are of single packets.
+//! The switch accepts the packets of an origin in order and drops packets ahead of their turn.
+//! After a loss, the sender therefore goes back and repeats every unacknowledged packet. A packet
+//! is acknowledged at its final destination: the switch for FREE, otherwise the target machine.
+//! Because destinations differ from packet to packet, acknowledgements are for single packets.
 
 use std::collections::BTreeMap;
 
 use super::packet::{Origin, Packet};
 use super::rules::WINDOW;
 
-/// Longest time until packets are repeated, as a multiple of the shortest. Cores that are late with
-/// acknowledgements are not made much later by repetitions.
+/// Maximum time before packets are repeated, as a multiple of the minimum. The limit keeps
+/// repetitions from delaying cores that are already late with acknowledgements.
 const MOST_PATIENCE: u64 = 8;
 
-/// A packet that is not acknowledged, and the time at which it was sent last.
+/// An unacknowledged packet, and the time of its last transmission.
 #[derive(Clone, Debug)]
 struct Unacknowledged {
     packet: Packet,
@@ -26,20 +26,20 @@ struct Unacknowledged {
 pub struct Outbox {
     origin: Origin,
     epoch: u8,
-    /// Number of the next packet that is added.
+    /// Number of the next packet added.
     next: u64,
-    /// Number of the next packet that is sent for the first time.
+    /// Number of the next packet to be sent for the first time.
     unsent: u64,
     waiting: BTreeMap<u64, Unacknowledged>,
     repeat_ns: u64,
-    /// Nanoseconds for which the first packet under way may be so: doubled when it was in vain,
-    /// halved when it is acknowledged.
+    /// Nanoseconds without an acknowledgement of the first packet in flight before repetition:
+    /// doubled by every repetition, halved when the first packet is acknowledged.
     patience: u64,
 }
 
 impl Outbox {
-    /// An origin that repeats packets after `repeat_ns` nanoseconds without an acknowledgement of
-    /// the first, or later while acknowledgements are late.
+    /// Creates the outbox of an origin. Packets are repeated after `repeat_ns` nanoseconds without
+    /// an acknowledgement of the first packet, or later while acknowledgements are late.
     pub const fn new(origin: Origin, epoch: u8, repeat_ns: u64) -> Self {
         Self {
             origin,
@@ -52,7 +52,8 @@ impl Outbox {
         }
     }
 
-    /// Adds a packet: its number. It is sent at once if at most [`WINDOW`] are under way with it.
+    /// Adds a packet and returns its number. The packet is sent at once if at most [`WINDOW`]
+    /// packets, this one included, are in flight.
     pub fn send(&mut self, packet: Packet, now: u64, out: &mut Vec<Packet>) -> u64 {
         let sequence = self.next;
         self.next += 1;
@@ -74,14 +75,14 @@ impl Outbox {
         }
     }
 
-    /// The packet of that number, if it was sent and is not acknowledged.
+    /// Returns the packet with a number, if the packet was sent and is not acknowledged.
     pub fn under_way(&self, sequence: u64) -> Option<&Packet> {
         let sent = self.waiting.get(&sequence).filter(|_| sequence < self.unsent);
         sent.map(|sent| &sent.packet)
     }
 
-    /// A packet has arrived: the packet, unless that was known. Later ones are sent if the window
-    /// has room for them now.
+    /// Notes the acknowledgement of a packet, and returns the packet unless the acknowledgement was
+    /// known. Later packets are sent if the window now has room.
     pub fn acknowledge(
         &mut self,
         sequence: u64,
@@ -97,8 +98,8 @@ impl Outbox {
         Some(sent.packet)
     }
 
-    /// Repeats all that is under way, in order, if the first of it is so for too long: those behind
-    /// a lost packet were dropped.
+    /// Repeats every packet in flight, in order, if the first of them has been in flight for too
+    /// long: the switch has dropped the packets behind a lost packet.
     pub fn tick(&mut self, now: u64, out: &mut Vec<Packet>) {
         let mut under_way = self.waiting.range_mut(..self.unsent).map(|(_, sent)| sent).peekable();
         if under_way.peek().is_none_or(|first| now.saturating_sub(first.sent_at) < self.patience) {
@@ -112,25 +113,25 @@ impl Outbox {
         self.patience = self.patience.saturating_mul(2).min(most);
     }
 
-    /// Whether every packet was acknowledged.
+    /// Returns whether every packet was acknowledged.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }
 
-/// Packets that have arrived at a machine from one origin. They come in any order.
+/// Record of the packets that have arrived at a machine from one origin, in any order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inbox {
     largest: u64,
-    /// Bit i: number `largest - i` has arrived.
+    /// Bit i: packet number `largest - i` has arrived.
     arrived: u32,
 }
 
 const _: () = assert!(WINDOW == u32::BITS);
 
 impl Inbox {
-    /// Whether a packet arrives for the first time. Numbers further back than the window are
-    /// acknowledged already.
+    /// Returns whether a packet arrives for the first time. Numbers further back than the window
+    /// are already acknowledged.
     pub const fn is_first(&mut self, sequence: u64) -> bool {
         if sequence > self.largest {
             let ahead = sequence - self.largest;

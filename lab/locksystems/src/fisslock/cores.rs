@@ -1,39 +1,39 @@
-//! Cores of a machine: the channels on which they send, and what comes to which.
+//! Cores of a machine: the channels on which cores send, and the core to which each packet goes.
 //!
-//! Core [`AGENT_CORE`] hears requests for the machine's agents. Each other core runs tasks: it
-//! sends their requests, and gets their grants (FissLock §7.1). A core has two channels, each
-//! numbered for itself: *requests* are ACQUIRE and RELEASE of its tasks, and all else is on the
-//! channel of *agents*. So no agent waits for room behind requests, some of which
-//! wait for an agent to be acknowledged.
+//! Core [`AGENT_CORE`] receives requests for the machine's agents. Every other core runs tasks: the
+//! core sends their requests and receives their grants (FissLock §7.1). A core has two channels
+//! with separate numbering: the channel of *requests* carries ACQUIRE and RELEASE of the core's
+//! tasks, the channel of *agents* every other packet. An agent thus never waits for window space
+//! behind requests, because some requests wait for an agent before they are acknowledged.
 //!
-//! The agents' core repeats the packets of all channels, and what comes of a repeated packet comes
-//! to it: so the core of a task may end, though not all that it has sent was acknowledged.
+//! The agents' core repeats the packets of every channel, and receives the packets that result from
+//! a repetition. A task's core may therefore end before its packets are acknowledged.
 
 use super::packet::{Kind, Origin, Packet, Participant};
 
-/// Core that hears requests for the agents of a machine.
+/// Core that receives requests for the agents of a machine.
 pub const AGENT_CORE: u8 = 0;
-/// Most cores of a machine: 8 bits name a channel.
+/// Maximum number of cores of a machine: 8 bits name a channel.
 pub const MAX_CORES: u8 = 128;
-/// Most cores of a machine's clients.
+/// Maximum number of client cores of a machine.
 pub const MAX_CLIENT_CORES: u8 = MAX_CORES - 1;
-/// Channels of a core.
+/// Number of channels of a core.
 pub const CHANNELS: u16 = 2;
-/// Bits of a task's number without its core.
+/// Bits of a task's number without the core.
 const TASK_BITS: u32 = 24;
-/// Most tasks of a core.
+/// Maximum number of tasks of a core.
 pub const MAX_TASKS: u32 = 1 << TASK_BITS;
 
-/// What a channel carries.
+/// Traffic class of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Traffic {
     /// ACQUIRE and RELEASE of tasks.
     Requests = 0,
-    /// What agents send, and what is sent on to them.
+    /// Packets of agents, and packets forwarded to agents.
     Agents = 1,
 }
 
-/// The task of a number, from 0, of a core.
+/// Returns the task with a number, from 0, on a core.
 ///
 /// # Panics
 /// If the number is not below [`MAX_TASKS`].
@@ -68,8 +68,8 @@ impl Origin {
 }
 
 impl Packet {
-    /// Core to which the switch sends the packet, on the machine that its decision names: answers
-    /// go to the sender, grants and refusals to the task's core, requests to the agents'.
+    /// Core to which the switch sends the packet, on the machine named by the decision: answers go
+    /// to the sender, grants and refusals to the task's core, requests to the agents' core.
     pub const fn destination(&self) -> u8 {
         match self.kind {
             _ if self.repeated => AGENT_CORE,
@@ -80,8 +80,8 @@ impl Packet {
         }
     }
 
-    /// Core that sends the packet when a core acts: that of its channel, if it is sent for the
-    /// first time, else the one that acts. Acknowledgements have no channel.
+    /// Core that sends the packet when the core `acting` acts: the channel's core for a first
+    /// transmission, otherwise the acting core. Acknowledgements have no channel.
     pub(crate) const fn sender(&self, acting: u8) -> u8 {
         match self.kind {
             Kind::Ack => acting,

@@ -1,8 +1,10 @@
-//! The decider: the part of a lock that the switch has, and its decisions (FissLock §4.1, §5.2).
+//! The decider: the switch's part of a lock's state, and the switch's decisions (FissLock §4.1,
+//! §5.2).
 //!
-//! [`decide`] is the table of transitions, a pure function of a lock's state and a packet;
-//! [`route`] is where a decided packet goes. A [`Decider`] has the state of all locks and of all
-//! senders. The same decisions as a pipeline of register arrays are in [`super::Pipeline`].
+//! [`decide`] is the transition table, a pure function of a lock's state and a packet. [`route`]
+//! determines the destination of a decided packet. A [`Decider`] has the state of every lock and of
+//! every sender. [`super::Pipeline`] implements the same decisions as a pipeline of register
+//! arrays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +13,20 @@ use lotus_locks::word::Mode;
 use super::packet::{Carried, Kind, Origin, Packet};
 use super::rules::{Numbering, Preference, Rules, WINDOW};
 
-/// State of a lock in the switch: 18 bits, and two of preference.
+/// State of a lock in the switch: 18 bits, and two bits of preference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Metadata {
-    /// The lock is held. The paper's free bit, inverted, so that zeroes are a free lock.
+    /// The lock is held. The inverse of the paper's free bit, so that zeroes are a free lock.
     pub held: bool,
     /// The lock is held in shared mode.
     pub shared: bool,
     /// Machine of the agent.
     pub machine: u8,
-    /// Shared requests since the agent was made or moved.
+    /// Number of shared requests since the agent was created or moved.
     pub incarnation: u8,
-    /// A writer waits; with [`Preference::Writers`].
+    /// A writer waits; used with [`Preference::Writers`].
     pub write_waiting: bool,
-    /// Readers starve a writer, as the agent says.
+    /// Readers starve a writer, as reported by the agent.
     pub starve: bool,
 }
 
@@ -33,22 +35,22 @@ pub struct Metadata {
 pub enum Decision {
     /// ACQUIRE of a free lock: granted, with an empty agent.
     Fresh = 1,
-    /// ACQUIRE, shared, of a shared lock: granted, without an agent.
+    /// Shared ACQUIRE of a shared lock: granted, without an agent.
     Joined = 2,
-    /// Any other ACQUIRE, and RELEASE: for the agent.
+    /// Every other ACQUIRE, and RELEASE: for the agent.
     ToAgent = 3,
-    /// FREE, or GRANT with an agent: done.
+    /// FREE, or GRANT with an agent: carried out.
     Accepted = 4,
-    /// FREE, or GRANT with an agent, while shared grants are under way: sent back.
+    /// FREE, or GRANT with an agent, while shared grants are in flight: sent back.
     Refused = 5,
-    /// A packet for the task that it names.
+    /// A packet for the task named in the packet.
     ToTask = 6,
-    /// A packet that ends at the switch, which acknowledges it.
+    /// A packet that ends at the switch, and is acknowledged there.
     Ends = 7,
 }
 
 impl Decision {
-    /// The decision of a number from a register.
+    /// Decodes a decision from a register.
     pub(super) const fn of(raw: u8) -> Option<Self> {
         Some(match raw {
             1 => Self::Fresh,
@@ -63,11 +65,11 @@ impl Decision {
     }
 }
 
-/// Decides on a packet of a lock, with the rules that close the holes: the state after it, and the
-/// decision. The agent's machine for [`route`] is that of the state after.
+/// Decides on a packet of a lock, under the rules that close the holes: returns the new state and
+/// the decision. The agent's machine for [`route`] is taken from the new state.
 ///
-/// FREE and GRANT with an agent clear the bits of preference although they are refused: the stage
-/// that has the bits comes before the one that checks. The agent sets them again.
+/// FREE and GRANT with an agent clear the preference bits even when refused, because the pipeline
+/// stage with the bits comes before the stage with the check. The agent sets the bits again.
 pub fn decide(lock: Metadata, packet: &Packet, preference: Preference) -> (Metadata, Decision) {
     let mut next = lock;
     let decision = match packet.kind {
@@ -103,11 +105,11 @@ pub fn decide(lock: Metadata, packet: &Packet, preference: Preference) -> (Metad
 
 fn acquire(mut lock: Metadata, packet: &Packet, preference: Preference) -> (Metadata, Decision) {
     let is_shared = packet.mode == Mode::Shared;
-    // A bounced request is granted by the agent, or with one: its GRANT has to be repeated until it
-    // has arrived, and a grant of the switch is repeated by the requester.
+    // A bounced request is granted by the agent, or together with an agent: its GRANT has to be
+    // repeated until arrival, whereas a grant of the switch is repeated by the requester.
     let counts = is_shared && packet.tries == 0 && !lock.write_waiting && !lock.starve;
     if counts {
-        // Whatever the mode is: the Check stage does not know it.
+        // Whatever the lock's mode, which the Check stage does not know.
         lock.incarnation = lock.incarnation.wrapping_add(1);
     }
     if !is_shared && preference == Preference::Writers {
@@ -123,14 +125,15 @@ fn acquire(mut lock: Metadata, packet: &Packet, preference: Preference) -> (Meta
     }
 }
 
-/// Packets that a decision sends, at most two, with the machines that they go to. `agent_at` is the
-/// machine of the agent.
+/// Returns the packets sent for a decision, at most two, with the target machines. `agent_at` is
+/// the machine of the agent.
 pub fn route(packet: &Packet, decision: Decision, agent_at: u8, rules: Rules) -> Vec<(u8, Packet)> {
     let origin = packet.origin.machine;
     let granted = |agent| Packet { kind: Kind::Grant, granted: true, agent, ..packet.clone() };
     match decision {
         Decision::Fresh => {
-            // The Check stage has counted it, if it was not bounced. A free lock has counted none.
+            // The Check stage has counted the request unless bounced. A free lock starts without
+            // counted requests.
             let counted = packet.mode == Mode::Shared && packet.tries == 0 && rules.first_counts;
             let incarnation = u8::from(counted);
             let agent = Carried { mode: packet.mode, incarnation, waiters: Vec::new() };
@@ -151,24 +154,25 @@ pub fn route(packet: &Packet, decision: Decision, agent_at: u8, rules: Rules) ->
     }
 }
 
-/// The packet that acknowledges another one.
+/// Returns the acknowledgement of a packet.
 pub fn acknowledgement(packet: &Packet) -> Packet {
     let granted = packet.granted && packet.kind == Kind::Acquire;
     Packet { kind: Kind::Ack, granted, agent: None, ..packet.clone() }
 }
 
-/// Place of a number among those that a sender has used.
+/// Position of a packet number relative to the numbers already used by the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Numbered {
-    /// Processed now.
+    /// To be processed now.
     New,
-    /// Processed before, and recorded if it is of the last [`WINDOW`].
+    /// Processed before; recorded if among the last [`WINDOW`].
     Repeated { recorded: bool },
-    /// Later than the next.
+    /// Ahead of the next number.
     Gap,
 }
 
-/// Judges a number by the last one of its sender: the arrival, and the last one after it.
+/// Classifies a number by the sender's last number. Returns the classification and the new last
+/// number.
 pub(super) const fn arrival(numbering: Numbering, last: u64, sequence: u64) -> (Numbered, u64) {
     match numbering {
         Numbering::Ignored => (Numbered::New, last),
@@ -180,14 +184,14 @@ pub(super) const fn arrival(numbering: Numbering, last: u64, sequence: u64) -> (
     }
 }
 
-/// Last number of a sender, and the decisions on its last packets.
+/// Last number of a sender, and the decisions on the sender's last packets.
 #[derive(Clone, Debug)]
 struct Sent {
     last: u64,
     decisions: [Option<(Decision, u8)>; WINDOW as usize],
 }
 
-/// All locks of a switch.
+/// Decider for every lock of a switch.
 #[derive(Clone, Debug)]
 pub struct Decider {
     locks: Vec<Metadata>,
@@ -199,7 +203,7 @@ pub struct Decider {
 }
 
 impl Decider {
-    /// A switch of so many free locks.
+    /// Creates a switch with `locks` free locks.
     pub fn new(locks: u32, rules: Rules, preference: Preference) -> Self {
         Self {
             locks: vec![Metadata::default(); locks as usize],
@@ -211,7 +215,7 @@ impl Decider {
         }
     }
 
-    /// State of a lock.
+    /// Returns the state of a lock.
     ///
     /// # Panics
     /// If the switch has no such lock.
@@ -219,8 +223,9 @@ impl Decider {
         self.locks[lock as usize]
     }
 
-    /// Processes a packet: those that go out for it, with their machines. Packets of another epoch,
-    /// from or to a filtered machine, and of locks that the switch does not have are dropped.
+    /// Processes a packet and returns the outgoing packets with their target machines. Packets of
+    /// another epoch, packets from or to a filtered machine, and packets about locks unknown to the
+    /// switch are dropped.
     pub fn process(&mut self, packet: &Packet) -> Vec<(u8, Packet)> {
         let is_known = (packet.lock as usize) < self.locks.len();
         if packet.epoch != self.epoch || !is_known || self.is_filtered(packet) {
@@ -233,7 +238,7 @@ impl Decider {
     }
 
     fn is_filtered(&self, packet: &Packet) -> bool {
-        // An acknowledgement names the packet that it is for.
+        // An acknowledgement names the acknowledged packet, origin included.
         packet.kind != Kind::Ack && self.filtered.contains(&packet.origin.machine)
     }
 
@@ -279,10 +284,10 @@ impl Decider {
         decide(lock, packet, self.preference)
     }
 
-    /// Rewrites the switch from the agents that survived (FissLock §5.3, S3). Packets of earlier
-    /// epochs are dropped from then on, and those of the `dead` machines: all numbers that are no
-    /// survivor's. A machine that joins is not among them in the recovery from which on it is
-    /// served.
+    /// Rewrites the switch from the surviving agents (FissLock §5.3, S3). From then on, packets of
+    /// earlier epochs are dropped, and packets of the `dead` machines: every number not used by a
+    /// survivor. A joining machine is excluded from `dead` by the recovery after which the switch
+    /// serves the machine.
     pub fn recover(&mut self, epoch: u8, dead: &[u8], locks: &BTreeMap<u32, Metadata>) {
         self.epoch = epoch;
         self.filtered = dead.iter().copied().collect();

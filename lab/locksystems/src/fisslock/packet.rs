@@ -1,4 +1,4 @@
-//! Packets of the protocol, and their bytes.
+//! Packets of the protocol, and their byte encoding.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -18,9 +18,9 @@
 //! | 28 | 2 | an agent: flags (bit 0 shared), incarnation |
 //! | 30 | 8 each | waiters: flags (bit 0 shared), machine, nonce, task |
 //!
-//! Numbers are little-endian. All packets share the header, as FissLock §5.2 has it; its Table 2
-//! says which fields a type uses. Nonce, epoch and sequence number are additions.
-//! Of 32 bits, a busy channel would use up its numbers within hours.
+//! Numbers are little-endian. Every packet has the same header, as in FissLock §5.2; Table 2 of the
+//! paper lists the fields used by each type. Nonce, epoch and sequence number are additions. A
+//! 32-bit sequence number would be used up within hours on a busy channel.
 
 use lotus_locks::word::Mode;
 use thiserror::Error;
@@ -30,18 +30,20 @@ use thiserror::Error;
 pub enum Kind {
     /// A request for a lock.
     Acquire = 1,
-    /// The end of a hold, or of a wait, for an agent on another machine.
+    /// The end of a hold, or of a wait, sent to an agent on another machine.
     Release = 2,
     /// The end of an agent without waiters.
     Free = 3,
-    /// A lock is granted; with an agent, the machine hosts it from then on.
+    /// A grant of a lock. If the packet carries an agent, the receiving machine hosts the agent
+    /// from then on.
     Grant = 4,
-    /// A packet has arrived where it was to go. Names the origin and the number of that packet.
+    /// The acknowledgement that a packet has reached its destination. Names the origin and the
+    /// number of the acknowledged packet.
     Ack = 5,
-    /// Readers starve a writer: the switch grants no more shared requests until the lock is
+    /// Readers starve a writer: the switch grants no further shared requests until the lock is
     /// drained.
     Starve = 6,
-    /// A request is in no queue, and is to be made again if it is still wanted.
+    /// The request is in no queue; a task that still wants the lock has to ask again.
     Refuse = 7,
 }
 
@@ -50,42 +52,43 @@ pub enum Kind {
 pub struct Participant {
     /// Machine of the task.
     pub machine: u8,
-    /// Number of the task on its machine; the highest 8 bits are its core's.
+    /// Number of the task on its machine; the highest 8 bits are the core's number.
     pub task: u32,
     /// Number of the request.
     pub nonce: u16,
 }
 
-/// A waiter of a queue.
+/// A waiter in a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Queued {
-    /// The task that waits.
+    /// The waiting task.
     pub who: Participant,
-    /// Mode that it wants.
+    /// Wanted mode.
     pub mode: Mode,
 }
 
 /// Sender of numbered packets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Origin {
-    /// Machine that sends.
+    /// Sending machine.
     pub machine: u8,
-    /// Channel of that machine: two for each core.
+    /// Channel of the machine: two for each core.
     pub channel: u8,
 }
 
-/// An agent as a packet carries it. It has no holders: a lock moves when the last has left.
+/// An agent as carried in a packet. The agent has no holders: a lock moves when the last holder has
+/// left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Carried {
     /// Mode in which the lock is granted.
     pub mode: Mode,
-    /// Incarnation from which the agent counts.
+    /// Incarnation from which the agent starts counting.
     pub incarnation: u8,
-    /// Waiters, the first first: at most [`MAX_WAITERS`].
+    /// Waiters in queue order: at most [`MAX_WAITERS`].
     pub waiters: Vec<Queued>,
 }
 
-/// Most waiters of an agent: those that a datagram holds.
+/// Maximum number of an agent's waiters, limited by the size of a datagram.
 pub const MAX_WAITERS: usize = 500;
 /// Bytes of a packet without an agent.
 pub const HEADER_BYTES: usize = 28;
@@ -101,57 +104,57 @@ pub struct Packet {
     pub kind: Kind,
     /// Number of the lock.
     pub lock: u32,
-    /// Mode that is wanted, or granted.
+    /// Wanted or granted mode.
     pub mode: Mode,
     /// The task that requests, releases, or is granted the lock.
     pub who: Participant,
-    /// Shared requests that the agent has counted, of FREE and of GRANT with an agent.
+    /// In FREE and in GRANT with an agent: number of shared requests counted by the agent.
     pub incarnation: u8,
-    /// Mode of the lock before FREE and before GRANT with an agent.
+    /// In FREE and in GRANT with an agent: mode of the lock before the packet.
     pub old_mode: Mode,
-    /// Of ACQUIRE, and of its ACK: the switch has granted it. Of RELEASE: the task has had the
+    /// In ACQUIRE and its ACK: the switch has granted the request. In RELEASE: the task has had the
     /// lock.
     pub granted: bool,
     /// The switch has refused the packet, and sent it back.
     pub refused: bool,
-    /// Of RELEASE as published: no agent has arrived with a grant.
+    /// In RELEASE, as published: no agent has arrived with a grant.
     pub absent: bool,
-    /// It was sent before, or comes of a packet that was.
+    /// The packet is a repetition, or results from one.
     pub repeated: bool,
-    /// Period between recoveries; packets of another one are dropped.
+    /// Period between recoveries; packets of another epoch are dropped.
     pub epoch: u8,
     /// Sender that numbered the packet.
     pub origin: Origin,
-    /// Number of the packet among those of its origin, from 1.
+    /// Number of the packet within its origin, from 1.
     pub sequence: u64,
-    /// Times that the packet was sent on because the agent was absent.
+    /// Number of times the packet was bounced because the agent was absent.
     pub tries: u8,
-    /// The lock's agent, of GRANT.
+    /// In GRANT: the lock's agent.
     pub agent: Option<Carried>,
 }
 
-/// Reason for which bytes are no packet.
+/// Reason why bytes are not a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum PacketError {
-    /// There are fewer bytes than the packet needs.
+    /// Fewer bytes than the packet needs.
     #[error("a packet of {bytes} bytes is too short: it needs {needed}")]
     TooShort {
-        /// Bytes that there are.
+        /// Bytes present.
         bytes: usize,
-        /// Bytes that it needs.
+        /// Bytes needed.
         needed: usize,
     },
-    /// There are bytes behind the packet.
+    /// Extra bytes behind the packet.
     #[error("a packet has {0} bytes too many")]
     TooLong(usize),
-    /// The type is none of [`Kind`].
+    /// The type is not a [`Kind`].
     #[error("{0} is no type of a packet")]
     UnknownKind(u8),
-    /// A flag is set that means nothing.
+    /// An undefined flag is set.
     #[error("a packet has the unknown flags {0:#x}")]
     UnknownFlags(u8),
-    /// An agent has more waiters than a packet may carry, or a packet without one has waiters.
+    /// An agent has more waiters than a packet may carry, or a packet without an agent has waiters.
     #[error("a packet has {0} waiters, which it cannot carry")]
     Waiters(u16),
 }
@@ -166,7 +169,7 @@ const REPEATED: u8 = 64;
 const FLAGS: u8 = SHARED | OLD_SHARED | GRANTED | AGENT | REFUSED | ABSENT | REPEATED;
 
 impl Packet {
-    /// A packet about a request, without a number, an epoch or an agent.
+    /// Creates a packet about a request, without a number, an epoch or an agent.
     pub const fn new(kind: Kind, lock: u32, who: Participant, mode: Mode) -> Self {
         Self {
             kind,
@@ -187,12 +190,12 @@ impl Packet {
         }
     }
 
-    /// Channel and number of the packet, which it has alone.
+    /// Channel and number of the packet, which identify the packet.
     pub(crate) const fn id(&self) -> (Origin, u64) {
         (self.origin, self.sequence)
     }
 
-    /// The packet's bytes.
+    /// Encodes the packet.
     ///
     /// # Panics
     /// If an agent has more than [`MAX_WAITERS`] waiters.
@@ -228,7 +231,7 @@ impl Packet {
         bytes
     }
 
-    /// The packet of some bytes.
+    /// Decodes a packet.
     pub fn decode(bytes: &[u8]) -> Result<Self, PacketError> {
         let needed = |needed| PacketError::TooShort { bytes: bytes.len(), needed };
         let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(needed(HEADER_BYTES))?;
@@ -271,7 +274,7 @@ impl Packet {
     }
 }
 
-/// The agent of a packet whose length was checked.
+/// Decodes the agent of a packet whose length was checked.
 fn carried(body: &[u8]) -> Result<Carried, PacketError> {
     let waiter = |bytes: &[u8]| {
         let who =

@@ -1,26 +1,27 @@
-//! The decider as the pipeline of a programmable switch (FissLock §5.2).
+//! The decider as a pipeline of a programmable switch (FissLock §5.2).
 //!
-//! State is in register arrays, one or more to a stage, and a packet accesses each array at most
-//! once, in the order of the stages; a second access panics. A packet is multicast to at most two
-//! machines. So no stage may use what a later one finds.
+//! State is in register arrays, one or more per stage. A packet accesses each array at most once,
+//! in the order of the stages; a second access panics. A packet is multicast to at most two
+//! machines. Consequently, no stage may use the result of a later stage.
 //!
 //! | stage | arrays | does |
 //! |---|---|---|
 //! | Order | last number of each origin | tells new packets from repeated ones |
-//! | MAU selection | | finds the unit of the lock, and its place there |
+//! | MAU selection | | finds the unit of the lock, and the offset in the unit |
 //! | Preference | write-waiting, starve: a bit a lock | closes a shared lock for readers |
 //! | Check | incarnation: a byte a lock, in units | counts shared requests, checks FREE and GRANT |
-//! | Free | held: a bit a lock | marks the lock, says what it was |
-//! | R/W | shared: a bit a lock | sets the mode, says what it was |
-//! | MID | agent's machine: a byte a lock, in units | sets it, says where packets go |
+//! | Free | held: a bit a lock | marks the lock, returns the old mark |
+//! | R/W | shared: a bit a lock | sets the mode, returns the old mode |
+//! | MID | agent's machine: a byte a lock, in units | sets the machine, returns where packets go |
 //! | Record | decisions of each origin, 2 bytes each | records new ones, answers repeated packets |
 //! | Destination | | routes by [`route`] |
 //!
-//! Order, Preference and Record are additions to the paper's six; they are not in its count of
-//! units ([`super::capacity`]).
+//! Order, Preference and Record are additions to the paper's six stages, and are not included in
+//! the paper's count of units ([`super::capacity`]).
 //!
-//! The published rule that RELEASE frees a lock if it comes from the agent's machine has no place
-//! here: Free would have to know what MID finds later. The pipeline has the closed rules only.
+//! The published rule that RELEASE frees a lock if sent by the agent's machine cannot be
+//! implemented here: Free would need the result of MID, a later stage. The pipeline implements the
+//! closed rules only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,10 +33,10 @@ use super::decider::{Decision, Metadata, Numbered, arrival, route};
 use super::packet::{Kind, Origin, Packet};
 use super::rules::{Numbering, Preference, Rules, WINDOW};
 
-/// Locks whose byte is in one unit.
+/// Number of locks whose bytes fit one unit.
 const BYTES_A_UNIT: u32 = (UNIT_BITS / 8) as u32;
 
-/// Registers of a match-action unit: a packet accesses one of them, once.
+/// Registers of a match-action unit: a packet accesses one register, once.
 #[derive(Clone, Debug)]
 pub struct RegisterArray<T> {
     name: &'static str,
@@ -44,12 +45,12 @@ pub struct RegisterArray<T> {
 }
 
 impl<T: Copy + Default> RegisterArray<T> {
-    /// Registers that are zero.
+    /// Creates zeroed registers.
     pub fn new(name: &'static str, cells: usize) -> Self {
         Self { name, cells: vec![T::default(); cells], last_packet: 0 }
     }
 
-    /// Reads a register and writes it: what was there. Packets are numbered from 1.
+    /// Reads and writes a register, and returns the old value. Packets are numbered from 1.
     ///
     /// # Panics
     /// If the packet has accessed the array before, which the hardware cannot do.
@@ -62,7 +63,7 @@ impl<T: Copy + Default> RegisterArray<T> {
     }
 }
 
-/// Bytes of all locks, in as many units as they need.
+/// One byte per lock, in as many units as needed.
 #[derive(Clone, Debug)]
 struct Bytes(Vec<RegisterArray<u8>>);
 
@@ -78,14 +79,14 @@ impl Bytes {
     }
 }
 
-/// Place of a lock's byte: the unit, and the offset there.
+/// Position of a lock's byte: the unit, and the offset in the unit.
 #[derive(Clone, Copy, Debug)]
 struct UnitOffset {
     unit: usize,
     offset: usize,
 }
 
-/// The switch of a number of locks, machines and channels.
+/// A switch for a number of locks, machines and channels.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     preference: Preference,
@@ -105,7 +106,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// A switch of free locks. Origins are channels below `channels` of 256 machines.
+    /// Creates a switch with free locks. Origins are channels below `channels` of 256 machines.
     pub fn new(locks: u32, channels: u16, preference: Preference) -> Self {
         let (each, origins) = (locks as usize, 256 * usize::from(channels));
         Self {
@@ -126,10 +127,10 @@ impl Pipeline {
         }
     }
 
-    /// Processes a packet, as [`super::Decider::process`] does.
+    /// Processes a packet, like [`super::Decider::process`].
     pub fn process(&mut self, packet: &Packet) -> Vec<(u8, Packet)> {
         self.packets += 1;
-        // Match tables, which the control plane writes.
+        // Match tables, written by the control plane.
         let is_known = packet.lock < self.locks && u16::from(packet.origin.channel) < self.channels;
         let is_filtered =
             packet.kind != Kind::Ack && self.filtered.contains(&packet.origin.machine);
@@ -171,7 +172,7 @@ impl Pipeline {
         judged(self.last.access(self.packets, at, |last| judged(last).1)).0
     }
 
-    /// The stages that have the state of locks.
+    /// The stages with the state of locks.
     fn decide(&mut self, packet: &Packet) -> (Decision, u8) {
         let at = UnitOffset {
             unit: (packet.lock / BYTES_A_UNIT) as usize,
@@ -196,7 +197,7 @@ impl Pipeline {
         (decision, agent_at)
     }
 
-    /// Preference stage: whether readers may join.
+    /// Preference stage: returns whether readers may join.
     fn preference(&mut self, packet: &Packet) -> bool {
         let (lock, number) = (packet.lock as usize, self.packets);
         let waits = packet.kind == Kind::Acquire
@@ -208,7 +209,8 @@ impl Pipeline {
         !waited && !starved
     }
 
-    /// Check stage: whether the packet is valid, and whether it was counted as a shared request.
+    /// Check stage: returns whether the packet is valid, and whether the stage has counted a shared
+    /// request.
     fn check(&mut self, packet: &Packet, at: UnitOffset, is_open: bool) -> (bool, bool) {
         let is_shared = packet.kind == Kind::Acquire && packet.mode == Mode::Shared;
         let counts = is_shared && packet.tries == 0 && is_open;
@@ -222,7 +224,7 @@ impl Pipeline {
         (!moves || agrees(old), counts)
     }
 
-    /// Free stage: whether the lock was held.
+    /// Free stage: returns whether the lock was held.
     fn free(&mut self, packet: &Packet, is_valid: bool) -> bool {
         let kind = packet.kind;
         self.held.access(self.packets, packet.lock as usize, |held| match kind {
@@ -233,7 +235,7 @@ impl Pipeline {
         })
     }
 
-    /// R/W stage: whether the lock was shared.
+    /// R/W stage: returns whether the lock was shared.
     fn mode(&mut self, packet: &Packet, is_valid: bool, was_held: bool) -> bool {
         let sets = (packet.kind == Kind::Acquire && !was_held) || (moves_agent(packet) && is_valid);
         let is_shared = packet.kind != Kind::Free && packet.mode == Mode::Shared;
@@ -241,7 +243,7 @@ impl Pipeline {
         self.shared.access(self.packets, lock, |old| if sets { is_shared } else { old })
     }
 
-    /// MID stage: machine of the agent after the packet.
+    /// MID stage: returns the agent's machine after the packet.
     fn mid(&mut self, packet: &Packet, at: UnitOffset, is_valid: bool, was_held: bool) -> u8 {
         let new = match packet.kind {
             Kind::Acquire if !was_held => Some(packet.who.machine),
@@ -253,7 +255,7 @@ impl Pipeline {
         new.unwrap_or(old)
     }
 
-    /// Record stage: writes a decision, or reads the one of a repeated packet.
+    /// Record stage: writes a new decision, or reads the decision of a repeated packet.
     fn record(&mut self, packet: &Packet, new: Option<(Decision, u8)>) -> Option<(Decision, u8)> {
         let window = WINDOW as usize;
         let at = self.origin(packet.origin) * window + packet.sequence as usize % window;
@@ -263,8 +265,8 @@ impl Pipeline {
         Some((Decision::of(decision)?, machine))
     }
 
-    /// Rewrites the switch after a recovery, as [`super::Decider::recover`] does: the control plane
-    /// writes all registers. The filter is of these `dead` alone.
+    /// Rewrites the switch after a recovery, like [`super::Decider::recover`]: the control plane
+    /// writes every register. The new filter contains only the `dead` machines of this call.
     ///
     /// # Panics
     /// If the switch does not have one of the locks.
@@ -280,7 +282,7 @@ impl Pipeline {
         }
     }
 
-    /// State of a lock, as the control plane reads it.
+    /// Returns the state of a lock, as read by the control plane.
     ///
     /// # Panics
     /// If the switch has no such lock.
@@ -298,7 +300,7 @@ impl Pipeline {
     }
 }
 
-/// Whether a packet would end the agent, or move it.
+/// Returns whether a packet would end the agent, or move it.
 const fn moves_agent(packet: &Packet) -> bool {
     matches!(packet.kind, Kind::Free)
         || (matches!(packet.kind, Kind::Grant) && packet.agent.is_some())

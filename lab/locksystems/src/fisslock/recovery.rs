@@ -1,13 +1,13 @@
 //! Recovery from lost machines and from a lost switch (FissLock §5.3).
 //!
-//! S1: all machines that survive stop, and report ([`super::AgentPool::report`]). S2: [`restore`]
-//! computes from the reports what each lock is. S3: the switch is rewritten from the [`metadata`]
-//! of that ([`super::Decider::recover`]), and each pool goes on with the locks that concern it
-//! ([`concerning`], [`super::AgentPool::recover`]), in a new epoch: packets of earlier ones are
-//! dropped.
+//! S1: every surviving machine stops and reports ([`super::AgentPool::report`]). S2: [`restore`]
+//! computes the state of every lock from the reports. S3: the switch is rewritten from the locks'
+//! [`metadata`] ([`super::Decider::recover`]), and every pool resumes with the locks that concern
+//! the machine ([`concerning`], [`super::AgentPool::recover`]), in a new epoch: packets of earlier
+//! epochs are dropped.
 //!
-//! Locks of the dead are over only when the switch filters their packets, and when nothing that
-//! they do under a lock has an effect any more: the caller sees to that.
+//! Locks of dead machines end only when the switch filters the dead machines' packets, and when no
+//! action of a dead holder under a lock can take effect any more. The caller ensures the latter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,45 +22,45 @@ use super::packet::{Participant, Queued};
 pub enum Granted {
     /// The task holds the lock.
     Holds,
-    /// The task waits for it.
+    /// The task waits for the lock.
     Waits,
 }
 
-/// An agent of a machine. Who holds its lock, the tasks themselves report.
+/// An agent on a machine. The lock's holders are reported by the tasks themselves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostedAgent {
-    /// Tasks that wait, the first first.
+    /// Waiting tasks, in queue order.
     pub queue: Vec<Queued>,
-    /// It was about to leave, and may have left: the machine has no acknowledgement.
+    /// The agent was about to leave, and may have left: the machine has no acknowledgement.
     pub leaves: bool,
 }
 
-/// State of a machine that survives.
+/// State of a surviving machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MachineReport {
     /// The machine.
     pub machine: u8,
-    /// Its agents, by lock.
+    /// The machine's agents, by lock.
     pub agents: Vec<(u32, HostedAgent)>,
-    /// Locks that its tasks hold or wait for.
+    /// Locks held or awaited by the machine's tasks.
     pub requests: Vec<(u32, Participant, Mode, Granted)>,
 }
 
-/// A lock after a recovery; it has a holder.
+/// A lock with at least one holder, after a recovery.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Restored {
     /// Mode in which the lock is held.
     pub mode: Mode,
     /// Machine of the agent.
     pub agent_at: u8,
-    /// Tasks that hold the lock. Some may have been waiters before.
+    /// Tasks holding the lock. Some may have been waiters before the recovery.
     pub holders: BTreeSet<Participant>,
-    /// Tasks that wait, the first first.
+    /// Waiting tasks, in queue order.
     pub waiters: Vec<Queued>,
 }
 
 impl Restored {
-    /// The lock's state in the switch.
+    /// Returns the lock's state in the switch.
     pub fn metadata(&self) -> Metadata {
         Metadata {
             held: true,
@@ -70,7 +70,7 @@ impl Restored {
         }
     }
 
-    /// The lock's agent.
+    /// Returns the lock's agent.
     pub fn agent(&self) -> Agent {
         Agent {
             mode: self.mode,
@@ -85,19 +85,19 @@ impl Restored {
     }
 }
 
-/// Computes from the reports of all machines that survive what each lock is; locks that are missing
-/// in the answer are free.
+/// Computes the state of every lock from the reports of every surviving machine. Locks missing in
+/// the result are free.
 ///
-/// Holders are those that were granted the lock and survive. The agent stays where it was if that
-/// machine survives, else it is made at the first holder's. Waiters are in the order of the agent's
-/// queue, then by machine and task. A lock that has waiters and no holder is granted to the first
-/// one, and to readers next to it if it reads.
+/// Holders are the surviving tasks with a grant. The agent stays where it was if that machine
+/// survives; otherwise the agent is recreated at the first holder's machine. Waiters are in the
+/// order of the agent's queue, then by machine and task. A lock with waiters and without a holder
+/// is granted to the first waiter, and to the adjacent readers if the first waiter is a reader.
 pub fn restore(reports: &[MachineReport]) -> BTreeMap<u32, Restored> {
     let mut hosts: BTreeMap<u32, (u8, &HostedAgent)> = BTreeMap::new();
     for report in reports {
         for (lock, hosted) in &report.agents {
             let host = hosts.entry(*lock).or_insert((report.machine, hosted));
-            // An agent that has arrived is newer than the one that it left as.
+            // An agent that has arrived is newer than the copy still marked as leaving elsewhere.
             if host.1.leaves && !hosted.leaves {
                 *host = (report.machine, hosted);
             }
@@ -115,13 +115,13 @@ pub fn restore(reports: &[MachineReport]) -> BTreeMap<u32, Restored> {
         .collect()
 }
 
-/// State of restored locks in the switch.
+/// Returns the state of restored locks in the switch.
 pub fn metadata(locks: &BTreeMap<u32, Restored>) -> BTreeMap<u32, Metadata> {
     locks.iter().map(|(&lock, restored)| (lock, restored.metadata())).collect()
 }
 
-/// What a machine has to know of restored locks: all of those whose agents it has, and which of its
-/// tasks hold others.
+/// Returns the restored locks that concern a machine: locks whose agents the machine hosts,
+/// complete, and other locks held by the machine's tasks, with these holders only.
 pub fn concerning(machine: u8, locks: &BTreeMap<u32, Restored>) -> BTreeMap<u32, Restored> {
     let own = |restored: &Restored| {
         if restored.agent_at == machine {
@@ -136,7 +136,7 @@ pub fn concerning(machine: u8, locks: &BTreeMap<u32, Restored>) -> BTreeMap<u32,
     locks.iter().filter_map(|(&lock, restored)| Some((lock, own(restored)?))).collect()
 }
 
-/// A lock of some requests, and its agent with that one's machine, if there is one.
+/// Computes a lock from its requests and, if the agent survives, the agent with its machine.
 fn restored(
     requests: &[(Participant, Mode, Granted)],
     host: Option<(u8, &HostedAgent)>,

@@ -1,22 +1,22 @@
-//! The bytes of what machines report for a recovery, and of what comes out of it.
+//! Byte encoding of the machines' reports for a recovery, and of the recovery's results.
 //!
 //! | report | bytes |
 //! |---|---|
 //! | machine | 1 |
-//! | agents: number; each lock, 1 if it leaves else 0, waiters | 4; 4, 1, a list |
-//! | requests: number; each lock, 1 if it holds else 0, the task and its mode | 4; 4, 1, 8 |
+//! | agents: number; for each: lock, 1 if leaving else 0, waiters | 4; 4, 1, a list |
+//! | requests: number; for each: lock, 1 if holding else 0, task with mode | 4; 4, 1, 8 |
 //!
 //! | locks | bytes |
 //! |---|---|
-//! | number; each lock, machine of the agent, mode, holders, waiters | 4; 4, 1, 1, a list each |
+//! | number; for each: lock, agent's machine, mode, holders, waiters | 4; 4, 1, 1, two lists |
 //!
 //! | state of the switch | bytes |
 //! |---|---|
-//! | lost machines: number; each | 1; 1 |
-//! | locks that are held, to the end; each lock, machine of the agent, mode | 4, 1, 1 |
+//! | lost machines: number; for each: machine | 1; 1 |
+//! | held locks, up to the end; for each: lock, agent's machine, mode | 4, 1, 1 |
 //!
-//! A list is a number of 4 bytes and 8 bytes a task: mode (1 shared), machine, nonce, task. Numbers
-//! are little-endian.
+//! A list is a count of 4 bytes followed by 8 bytes for each task: mode (1 shared), machine, nonce,
+//! task. Numbers are little-endian.
 
 use std::collections::BTreeMap;
 
@@ -26,10 +26,10 @@ use super::decider::Metadata;
 use super::packet::{Participant, Queued};
 use super::recovery::{Granted, HostedAgent, MachineReport, Restored};
 
-/// Locks by number, as a recovery leaves them.
+/// Locks by number, as restored by a recovery.
 pub type Locks = BTreeMap<u32, Restored>;
 
-/// Bytes of a report.
+/// Encodes a report.
 pub fn encode_report(report: &MachineReport) -> Vec<u8> {
     let mut bytes = vec![report.machine];
     put_number(&mut bytes, report.agents.len());
@@ -47,7 +47,7 @@ pub fn encode_report(report: &MachineReport) -> Vec<u8> {
     bytes
 }
 
-/// The report of some bytes; `None` for others.
+/// Decodes a report; `None` for malformed bytes.
 pub fn decode_report(bytes: &[u8]) -> Option<MachineReport> {
     let mut rest = bytes;
     let [machine] = take(&mut rest)?;
@@ -65,7 +65,7 @@ pub fn decode_report(bytes: &[u8]) -> Option<MachineReport> {
     rest.is_empty().then_some(MachineReport { machine, agents, requests })
 }
 
-/// Bytes of locks.
+/// Encodes locks.
 pub fn encode_locks(locks: &Locks) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_number(&mut bytes, locks.len());
@@ -80,7 +80,7 @@ pub fn encode_locks(locks: &Locks) -> Vec<u8> {
     bytes
 }
 
-/// The locks of some bytes; `None` for others.
+/// Decodes locks; `None` for malformed bytes.
 pub fn decode_locks(bytes: &[u8]) -> Option<Locks> {
     let mut rest = bytes;
     let mut locks = Locks::new();
@@ -94,16 +94,15 @@ pub fn decode_locks(bytes: &[u8]) -> Option<Locks> {
     rest.is_empty().then_some(locks)
 }
 
-/// Most bytes of the state of a switch.
+/// Maximum number of bytes of a switch's state.
 pub const fn switch_bytes(locks: u32) -> usize {
     1 + u8::MAX as usize + HELD_BYTES * locks as usize
 }
 
-/// Bytes of a lock that is held, in the state of a switch.
+/// Bytes of a held lock, in the state of a switch.
 const HELD_BYTES: usize = 6;
 
-/// Bytes of a switch's state after a recovery: the machines that are `dead`, at most 255, and the
-/// locks that are held.
+/// Encodes a switch's state after a recovery: the `dead` machines, at most 255, and the held locks.
 pub fn encode_switch(dead: &[u8], locks: &BTreeMap<u32, Metadata>) -> Vec<u8> {
     let mut bytes = vec![dead.len() as u8];
     bytes.extend(dead);
@@ -114,7 +113,7 @@ pub fn encode_switch(dead: &[u8], locks: &BTreeMap<u32, Metadata>) -> Vec<u8> {
     bytes
 }
 
-/// The dead machines and the locks of some bytes; `None` for others.
+/// Decodes the dead machines and the held locks; `None` for malformed bytes.
 pub fn decode_switch(bytes: &[u8]) -> Option<(Vec<u8>, BTreeMap<u32, Metadata>)> {
     let (dead, rest) = bytes.split_first()?;
     let (dead, mut rest) = rest.split_at_checked(usize::from(*dead))?;
@@ -166,7 +165,7 @@ fn task(rest: &mut &[u8]) -> Option<Queued> {
     Some(Queued { who: Participant { machine, task: number(rest)?, nonce }, mode })
 }
 
-/// Grows with what is there, not with what its number says.
+/// Decodes a list. The vector grows with the tasks decoded, not with the announced number.
 fn list(rest: &mut &[u8]) -> Option<Vec<Queued>> {
     let mut all = Vec::new();
     for _ in 0..number(rest)? {

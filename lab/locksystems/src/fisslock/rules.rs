@@ -1,42 +1,43 @@
-//! The rules of the protocol: as published, and as kept here.
+//! The rules of the protocol: as published, and as used here.
 
-/// How the switch treats the numbers of packets from servers.
+/// How the switch treats packet numbers of machines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numbering {
-    /// Numbers are ignored, as in the public code: a repeated packet has its effect twice.
+    /// Numbers are ignored, as in the public code: a repeated packet takes effect twice.
     Ignored,
-    /// Numbers up to the largest that arrived are repetitions, which are processed without an
-    /// update (FissLock §4.2): a packet that was overtaken never has its effect.
+    /// Numbers up to the largest arrived are repetitions, processed without an update (FissLock
+    /// §4.2): an overtaken packet never takes effect.
     Largest,
-    /// The number after the last is processed, earlier ones are repetitions, later ones dropped.
+    /// Only the number after the last is processed; earlier numbers are repetitions, later numbers
+    /// are dropped.
     InOrder,
 }
 
-/// Choices where the published protocol leaves a hole; `true` is the one that closes it.
+/// Settings for the holes of the published protocol; `true` closes the hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Requests have a number, which grants echo; a grant of an earlier request is answered by
-    /// RELEASE. Otherwise it is taken for the grant of the task's present request.
+    /// Requests have a number, echoed by grants; a grant of an earlier request is answered by
+    /// RELEASE. Otherwise such a grant is taken for the grant of the task's present request.
     pub nonces: bool,
-    /// A machine has one request of a lock at the switch, until the agent has counted it; other
-    /// tasks wait on the machine. So at most 255 shared grants of a lock are under way, and the
-    /// incarnation, of 8 bits, cannot come round.
+    /// A machine has at most one request for a lock at the switch, until the agent has counted the
+    /// request; other tasks wait on the machine. At most 255 shared grants of a lock are therefore
+    /// in flight, and the 8-bit incarnation cannot wrap.
     pub one_request: bool,
-    /// Treatment of packets that are repeated or overtaken.
+    /// Treatment of repeated and overtaken packets.
     pub numbering: Numbering,
-    /// An empty agent starts from the incarnation of its grant, because the Check stage counts the
-    /// first shared request too. Otherwise it starts from zero.
+    /// An empty agent starts from the incarnation of its grant, because the Check stage also counts
+    /// the first shared request. Otherwise the agent starts from zero.
     pub first_counts: bool,
-    /// A pool keeps an agent until the switch has acknowledged its FREE. Otherwise it forgets the
-    /// agent when it sends the packet.
+    /// A pool keeps an agent until the switch has acknowledged the agent's FREE. Otherwise the pool
+    /// forgets the agent on sending FREE.
     pub keeps_freed: bool,
-    /// The switch answers a repeated packet as it did the first time, from a record of the last
-    /// [`WINDOW`] decisions of each origin. Otherwise it acknowledges it, and the packets that the
-    /// switch has sent for the first one are lost for good if they were lost once.
+    /// The switch answers a repeated packet with the original decision, from a record of the last
+    /// [`WINDOW`] decisions of each origin. Otherwise the switch only acknowledges the repetition,
+    /// and packets sent for the original are lost for good if they were lost once.
     pub replays: bool,
-    /// A task that gives up withdraws its request from the queue and awaits what became of it.
-    /// Otherwise it sends RELEASE, forgets the request and asks again; the switch frees the lock if
-    /// the packet comes from the agent's machine and says that no agent has arrived.
+    /// A task that gives up withdraws its request from the queue and awaits the outcome. Otherwise
+    /// the task sends RELEASE, forgets the request and may ask again; the switch frees the lock if
+    /// the RELEASE comes from the agent's machine and says that no agent has arrived.
     pub withdraws: bool,
 }
 
@@ -51,7 +52,8 @@ impl Rules {
         replays: false,
         withdraws: false,
     };
-    /// Rules that exclude under loss, repetition, delay and reordering of packets.
+    /// Rules that preserve mutual exclusion under loss, repetition, delay and reordering of
+    /// packets.
     pub const CLOSED: Self = Self {
         nonces: true,
         one_request: true,
@@ -72,18 +74,18 @@ pub enum Preference {
     Writers,
 }
 
-/// Machines at which agents stay while their locks are free: FissLock-Local (§7.4), for locks that
-/// one machine uses more than the others.
+/// Machines at which agents stay while their locks are free: FissLock-Local (§7.4), for locks used
+/// by one machine more than by others.
 ///
-/// A request of a lock's home is exclusive at the switch, whatever its mode is. Once the agent is
-/// at home it stays: requests of the home need no packet, and those of others the switch sends to
-/// it.
+/// A request from a lock's home is exclusive at the switch, whatever the requested mode. Once the
+/// agent is at home, the agent stays there: requests from the home need no packet, and the switch
+/// forwards requests from other machines to the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Homes {
-    /// Agents are freed with their locks.
+    /// Agents are freed together with their locks.
     #[default]
     Nowhere,
-    /// Each machine is the home of a block of locks, in order.
+    /// Each machine is the home of a contiguous block of locks.
     Blocks {
         /// Number of locks.
         locks: u32,
@@ -93,7 +95,7 @@ pub enum Homes {
 }
 
 impl Homes {
-    /// Whether a machine is the home of a lock.
+    /// Returns whether a machine is the home of a lock.
     pub(crate) fn is_home(self, machine: u8, lock: u32) -> bool {
         match self {
             Self::Nowhere => false,
@@ -105,19 +107,19 @@ impl Homes {
     }
 }
 
-/// Rack whose switch decides on a lock.
+/// Returns the rack whose switch decides on a lock.
 ///
 /// # Panics
-/// If there are no racks.
+/// If `racks` is 0.
 pub const fn rack_of(lock: u32, racks: u8) -> u8 {
     (lock % racks as u32) as u8
 }
 
-/// Most packets of one origin that are sent and not acknowledged.
+/// Maximum number of unacknowledged packets of one origin.
 pub const WINDOW: u32 = 32;
-/// Most bounces of a request whose agent is absent, through the switch.
+/// Maximum number of times a request is bounced through the switch because the agent is absent.
 pub const MAX_TRIES: u8 = 16;
-/// Nanoseconds for which a request is queued for an absent agent after that.
+/// Nanoseconds for which a request is queued for an absent agent after [`MAX_TRIES`] bounces.
 pub const ABSENT_NS: u64 = 1_000_000;
-/// Nanoseconds between looks of an agent for writers that readers starve.
+/// Nanoseconds between an agent's checks for writers starved by readers.
 pub const STARVE_NS: u64 = 100_000;

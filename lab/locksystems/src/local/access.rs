@@ -1,5 +1,5 @@
-//! Locks that the clients of a node share, or for which each asks for itself, behind one interface:
-//! for loads that can be had with both.
+//! A common interface for locks shared by a node's clients and for locks that clients request
+//! separately, so that a load runs on both kinds.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::{
     synchronise,
 };
 
-/// A lane's use of locks: a [`Client`], or a [`LocalClient`].
+/// A lane's client of locks: a [`Client`] or a [`LocalClient`].
 pub trait Access: Clone + 'static {
     /// The lock system.
     type System: LockSystem;
-    /// What the lanes of a node share.
+    /// State shared by the lanes of a node.
     type Table: Clone + Send + 'static;
-    /// A lock that is held.
+    /// A held lock.
     type Held: Held;
-    /// Whether a holder may release a lock behind its verbs, before they are answered: see
+    /// Whether a holder may post a release behind its verbs, before their answers: see
     /// [`LockSystem::RELEASES_IN_ORDER`].
     const RELEASES_IN_ORDER: bool;
     /// An acquisition under way.
@@ -29,10 +29,10 @@ pub trait Access: Clone + 'static {
     /// A release under way.
     type Releasing: Future<Output = Result<(), NotHeld>>;
 
-    /// The use of locks by a lane of a node.
+    /// Returns the interface for a lane of a node.
     fn of(client: Client<Self::System>, table: Self::Table) -> Self;
 
-    /// The client that asks the memory node.
+    /// The client for requests to the memory node.
     fn client(&self) -> &Client<Self::System>;
 
     /// See [`Client::acquire`] and [`LocalClient::acquire`].
@@ -50,24 +50,23 @@ pub trait Access: Clone + 'static {
     /// Also if the clients of a node share the lock.
     fn forget(&self, held: Self::Held);
 
-    /// See [`LocalClient::transfers`]. Where each client asks for itself, all are remote.
+    /// See [`LocalClient::transfers`]. Without sharing, all transfers are remote.
     fn transfers(&self) -> Transfers;
 
-    /// Sets the clock of the node with those of the others from now on, if it needs one and the
-    /// lane is its first.
+    /// Synchronises the node's clock with the other nodes' from now on, if the policy needs clocks
+    /// and the lane is the node's first.
     fn keep_time(&self, _counters: Counters) {}
 }
 
-/// A lock that is held.
+/// A held lock.
 pub trait Held {
     /// The lock.
     fn at(&self) -> RemoteAddr;
 
-    /// Mode in which it is held.
+    /// Mode of the hold.
     fn mode(&self) -> Mode;
 
-    /// See [`Hold::upgrade`]. Where the clients of a node share its locks, update locks are
-    /// exclusive ones.
+    /// See [`Hold::upgrade`]. Shared by a node's clients, update locks are exclusive.
     ///
     /// # Errors
     /// See [`Hold::upgrade`].
@@ -128,8 +127,8 @@ impl<S: LockSystem> Held for Hold<S> {
 }
 
 impl<S: LockSystem> Access for LocalClient<S> {
-    // The next holder may be another lane of the node, whose verbs follow those of this one only
-    // if these were answered.
+    // The next holder may be on another lane of the node, whose verbs are ordered behind this
+    // lane's verbs only after the answers.
     const RELEASES_IN_ORDER: bool = false;
     type System = S;
     type Table = Arc<LocalTable>;

@@ -1,10 +1,10 @@
-//! A node's clock for the order of requests: microseconds since it was last set, in 16 bits
-//! (DecLock §5.3).
+//! A node's clock for the order of requests: microseconds since the last synchronisation, in 16
+//! bits (DecLock §5.3).
 //!
-//! Nodes set their clocks together, by a counter on a memory node: each adds one, and reads until
-//! all members have. The counter is never set back; which round it is follows from what the node
-//! has found, so a node that joins, or memory that was zeroed, needs no agreement. Times that are
-//! wrong cost fairness, and nothing else.
+//! Nodes set their clocks together, by a counter on a memory node: a node adds one, and reads until
+//! all members have added. The counter is never set back. The round follows from the count that a
+//! node has found, so joining nodes and zeroed memory need no agreement. Wrong times only cost
+//! fairness.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,46 +17,46 @@ use super::LocalClient;
 
 /// Time between the ends of two rounds (DecLock §5.3).
 const PERIOD: Duration = Duration::from_secs(1);
-/// Time for which a node looks again and again.
+/// Time for which a node polls without a pause.
 const SPIN: Duration = Duration::from_micros(100);
-/// Time between two looks after that: the precision with which a late round is known.
+/// Time between two reads after [`SPIN`]: the precision with which a late round is noticed.
 const LOOK: Duration = Duration::from_micros(50);
-/// Time after which a node that waits for a round asks who the members are, and after which it
+/// Time after which a node that waits for a round asks who the members are, and after which a node
 /// tries again when the memory node does not answer.
 const DOUBT: Duration = Duration::from_millis(10);
 
 /// A node's clock.
 #[derive(Debug, Default)]
 pub struct Clock {
-    /// Time of the executor's clock at which this one was zero.
+    /// Reading of the executor's clock when the node's clock was zero.
     zero: AtomicU64,
 }
 
 impl Clock {
-    /// The time, where the executor's clock shows `now`.
+    /// Returns the time when the executor's clock shows `now`.
     pub fn time(&self, now: Nanos) -> u16 {
         let since = now.0.wrapping_sub(self.zero.load(Ordering::Relaxed));
         (since / 1000) as u16
     }
 
-    /// Sets the clock to zero, where the executor's shows `now`.
+    /// Sets the clock to zero when the executor's clock shows `now`.
     pub fn set(&self, now: Nanos) {
         self.zero.store(now.0, Ordering::Relaxed);
     }
 }
 
-/// The counters of a cluster, one after the other: each epoch of the membership has its own, and
-/// after so many epochs they are used again, with rounds that may end early.
+/// The counters of a cluster, side by side. Every epoch of the membership has a separate counter;
+/// after `count` epochs a counter is reused, with rounds that may end early.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
-    /// The first.
+    /// The first counter.
     pub base: RemoteAddr,
-    /// Their number.
+    /// Number of counters.
     pub count: u32,
 }
 
 impl Counters {
-    /// Bytes of the counters.
+    /// Total size in bytes.
     pub const fn bytes(self) -> u64 {
         8 * self.count as u64
     }
@@ -66,13 +66,13 @@ impl Counters {
     }
 }
 
-/// The count at which a round is over, for a node that has found `count` before it added one.
+/// Count at the end of a round, for a node that found `count` before adding one.
 const fn end_of_round(count: u64, members: u64) -> u64 {
     (count / members + 1) * members
 }
 
-/// Sets the clock of a node together with those of the other members, again and again; for one lane
-/// of the node. Ends when the node is expelled.
+/// Sets a node's clock together with the other members' clocks, again and again; runs on a single
+/// lane of the node. Ends when the node is expelled.
 pub async fn synchronise<S: LockSystem>(client: LocalClient<S>, counters: Counters) {
     let flat = client.client();
     while !flat.is_expelled() {
@@ -88,7 +88,7 @@ pub async fn synchronise<S: LockSystem>(client: LocalClient<S>, counters: Counte
     }
 }
 
-/// A round of one node.
+/// A node's part in a round.
 struct Round<'a, S: LockSystem> {
     client: &'a Client<S>,
     word: RemoteAddr,
@@ -97,8 +97,8 @@ struct Round<'a, S: LockSystem> {
 }
 
 impl<S: LockSystem> Round<'_, S> {
-    /// Returns whether the clock was set: not if the membership changes, or the memory node does
-    /// not answer.
+    /// Takes part in a round. Returns whether the clock was set: not if the membership changes, or
+    /// the memory node does not answer.
     async fn take_part(&self, clock: &Clock) -> bool {
         let executor = self.client.executor();
         let Some(found) = self.client.add_word(self.word).await else { return false };
@@ -118,7 +118,7 @@ impl<S: LockSystem> Round<'_, S> {
                 }
             }
             match self.client.read_word(self.word).await {
-                // Of zeroed memory.
+                // The memory was zeroed.
                 Some(less) if less < count => return false,
                 Some(now) => count = now,
                 None => return false,

@@ -1,5 +1,5 @@
-//! What users of a node's locks hold and await. Dropped at any time, each is as if it had ended:
-//! what the node has under way goes on in the background.
+//! Holds and futures of the users of a node's locks. A dropped hold or future counts as ended: the
+//! node's verbs under way go on in the background.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use lotus_locks::{Acquiring, LockSystem, NotHeld, Releasing, Wait};
 use super::inner::Inner;
 use super::lock::{Fate, Ticket};
 
-/// One request.
+/// A client's request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalRequest {
     pub(super) at: RemoteAddr,
@@ -25,7 +25,7 @@ pub(super) struct LocalRequest {
     pub(super) time: u16,
 }
 
-/// An acquisition of a client under way. If it is dropped, the request is given up.
+/// A client's acquisition under way. A drop gives the request up.
 ///
 /// # Errors
 /// [`NotHeld`].
@@ -42,17 +42,17 @@ pub struct LocalAcquiring<S: LockSystem> {
 /// Progress of an acquisition.
 pub(super) enum Progress<S: LockSystem> {
     Refused(NotHeld),
-    /// It holds the lock, in this mode, as one of several, or as the one that has asked.
+    /// Holds the lock in this mode, as one of several readers or as the asking client.
     Holds(Mode),
-    /// It waits for another client of the node.
+    /// Waits for another client of the node.
     Waits,
-    /// It asks the memory node.
+    /// Asks the memory node.
     Asks(Acquiring<S>),
     Over,
 }
 
 impl<S: LockSystem> LocalAcquiring<S> {
-    /// The refusal of a request that waits, if it is time.
+    /// The refusal of a waiting request, once its deadline has passed.
     fn expiry(&mut self) -> Option<NotHeld> {
         match self.wait {
             Wait::No => Some(NotHeld::Conflict),
@@ -109,7 +109,7 @@ impl<S: LockSystem> LocalAcquiring<S> {
             Fate::Waits => match self.expiry() {
                 None => return Poll::Pending,
                 Some(why) => match self.inner.table.cancel(at, ticket) {
-                    // In this very moment.
+                    // The lock was granted at this very moment.
                     true => {
                         self.inner.count_local();
                         Progress::Holds(mode)
@@ -121,7 +121,7 @@ impl<S: LockSystem> LocalAcquiring<S> {
         Poll::Ready(())
     }
 
-    /// Gives the request up, wherever it is.
+    /// Gives the request up, in any state.
     fn give_up(&mut self) {
         let at = self.asked.at;
         match std::mem::replace(&mut self.state, Progress::Over) {
@@ -132,7 +132,7 @@ impl<S: LockSystem> LocalAcquiring<S> {
                 }
             }
             Progress::Asks(acquiring) => {
-                // Given up, it is the lane's; carried on, the node's.
+                // A request given up belongs to the lane; a request carried on, to the node.
                 if self.inner.table.desert(at, acquiring.can_leave()) {
                     Inner::carry_on(&self.inner, at, acquiring);
                 }
@@ -172,10 +172,10 @@ impl<S: LockSystem> Drop for LocalAcquiring<S> {
     }
 }
 
-/// A lock that a client holds, with its node. When this is dropped, it is released as soon as
-/// nothing that the lane has posted before can land any more.
+/// A lock held by a client of the node. When dropped, the lock is released as soon as no verb that
+/// the lane posted before can land any more.
 pub struct LocalHold<S: LockSystem> {
-    /// `None` once it is being released.
+    /// `None` once the release has begun.
     inner: Option<Rc<Inner<S>>>,
     at: RemoteAddr,
     mode: Mode,
@@ -187,7 +187,7 @@ impl<S: LockSystem> LocalHold<S> {
         self.at
     }
 
-    /// Mode in which it is held: to read, or alone. An update lock is held alone.
+    /// Mode of the hold: shared or exclusive. An update lock is exclusive.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
@@ -208,8 +208,7 @@ impl<S: LockSystem> Drop for LocalHold<S> {
     }
 }
 
-/// A release under way. If the node keeps the lock, or another lane gives it up, there is nothing
-/// to be waited for.
+/// A release under way. Ends at once if the node keeps the lock, or another lane gives it up.
 ///
 /// # Errors
 /// See [`Releasing`].

@@ -1,5 +1,5 @@
-//! A lane's part in the locks of its node: the ones that it has asked for and holds for all lanes,
-//! and what it does for them in the background.
+//! A lane's part in the locks of its node: locks acquired on behalf of all lanes, and background
+//! tasks.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future as _;
@@ -18,12 +18,12 @@ use super::futures::LocalRequest;
 use super::lock::{Home, Sequel};
 use super::table::LocalTable;
 
-/// Number of acquisitions of a lane that took the lock from their node, or from the memory node.
+/// Number of a lane's acquisitions by source: from the node, or from the memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Transfers {
-    /// Clients that were handed a lock that their node held, or joined its readers.
+    /// Clients that took over a lock held by the node, or joined the readers.
     pub local: u64,
-    /// Clients that asked the memory node.
+    /// Clients with requests to the memory node.
     pub remote: u64,
 }
 
@@ -42,21 +42,21 @@ impl std::ops::Sub for Transfers {
     }
 }
 
-/// Number of a lock that the memory node knows nothing of: only if a rule is broken.
+/// Key of a lock that was never acquired at the memory node: used only if a rule is broken.
 const NOWHERE: u32 = u32::MAX;
 
 pub(super) struct Inner<S: LockSystem> {
     pub(super) client: Client<S>,
     pub(super) table: Arc<LocalTable>,
     pub(super) lane: u16,
-    /// Locks that this lane has asked for, and the node holds.
+    /// Locks acquired by this lane for the node.
     holds: RefCell<Holds<S>>,
     pub(super) transfers: Cell<Transfers>,
     /// Number of requests so far.
     pub(super) requests: Cell<u64>,
 }
 
-/// Holds, by their numbers.
+/// Holds by number.
 struct Holds<S: LockSystem> {
     slots: Vec<Option<Hold<S>>>,
     free: Vec<u32>,
@@ -78,7 +78,7 @@ impl<S: LockSystem> Holds<S> {
     }
 }
 
-/// The mode of a lock as the clients of a node share it.
+/// Mode in which the clients of a node share a lock.
 pub(super) const fn class(mode: Mode) -> Mode {
     match mode {
         Mode::Shared => Mode::Shared,
@@ -103,7 +103,7 @@ impl<S: LockSystem> Inner<S> {
         self.transfers.set(Transfers { local: now.local + 1, ..now });
     }
 
-    /// Asks the memory node for a lock, for as long as it takes.
+    /// Asks the memory node for a lock, without a deadline.
     pub(super) fn ask(&self, asked: LocalRequest) -> Acquiring<S> {
         let LocalRequest { at, mode, terms, time, .. } = asked;
         let acquiring = self.client.acquire(at, mode, Limits { terms, ..Limits::PATIENT });
@@ -113,7 +113,7 @@ impl<S: LockSystem> Inner<S> {
         }
     }
 
-    /// Notes what the node was answered. Returns the mode in which the client that has asked holds
+    /// Handles the answer to the node's request. Returns the mode in which the asking client holds
     /// the lock.
     pub(super) fn answered(
         self: &Rc<Self>,
@@ -153,17 +153,17 @@ impl<S: LockSystem> Inner<S> {
         is_asker
     }
 
-    /// Holds a lock without having asked for it. Returns whether the rule against that is broken.
+    /// Holds a lock without having asked for it. Returns whether the rule against this is broken.
     pub(super) fn holds_unasked(self: &Rc<Self>, asked: LocalRequest) -> bool {
         broken(Rule::ElectsHoldRemotely) && self.won(asked.at, asked.mode, NOWHERE, None)
     }
 
-    /// A client leaves a lock. Returns the node's, if it is to be given up by this lane.
+    /// Makes a client leave a lock. Returns the node's hold if this lane must give it up.
     pub(super) fn left(&self, at: RemoteAddr) -> Option<Hold<S>> {
         self.table.leave(at).and_then(|home| self.at_home(at, home))
     }
 
-    /// The lock that is to be given up, if it is this lane's; else its lane is told.
+    /// Returns the hold to give up if it belongs to this lane; otherwise tells the home lane.
     fn at_home(&self, at: RemoteAddr, home: Home) -> Option<Hold<S>> {
         if home.key == NOWHERE {
             self.table.released(at);
@@ -176,15 +176,15 @@ impl<S: LockSystem> Inner<S> {
         None
     }
 
-    /// A client leaves a lock, and does not wait for what comes of it.
+    /// Makes a client leave a lock, without waiting for the result.
     pub(super) fn leave(this: &Rc<Self>, at: RemoteAddr) {
         if let Some(hold) = this.left(at) {
             Self::give_up(this, hold);
         }
     }
 
-    /// A holder was dropped, perhaps with verbs under way: its lock is left when those are over, as
-    /// the next holder may be on another connection.
+    /// Handles a dropped holder, perhaps with verbs under way. The holder leaves the lock when its
+    /// verbs are over, as the next holder may be on another connection.
     pub(super) fn leave_later(this: &Rc<Self>, at: RemoteAddr) {
         let inner = Rc::clone(this);
         this.client.executor().spawn(async move {
@@ -193,13 +193,13 @@ impl<S: LockSystem> Inner<S> {
         });
     }
 
-    /// Gives a lock of the node up in the background.
+    /// Gives up a lock of the node in the background.
     fn give_up(this: &Rc<Self>, hold: Hold<S>) {
         let at = hold.at();
         Self::end_release(this, at, this.client.release(hold));
     }
 
-    /// Ends a release in the background.
+    /// Completes a release in the background.
     pub(super) fn end_release(this: &Rc<Self>, at: RemoteAddr, releasing: Releasing<S>) {
         let inner = Rc::clone(this);
         this.client.executor().spawn(async move {
@@ -208,7 +208,7 @@ impl<S: LockSystem> Inner<S> {
         });
     }
 
-    /// Notes that the node has given a lock up.
+    /// Records that the node has given a lock up.
     pub(super) fn released(&self, at: RemoteAddr, result: Result<(), NotHeld>) {
         self.note(result);
         self.table.released(at);
@@ -220,7 +220,7 @@ impl<S: LockSystem> Inner<S> {
         }
     }
 
-    /// Goes on to ask for a lock on behalf of the node, for whichever of its clients.
+    /// Continues a request on behalf of the node, for any of its clients.
     pub(super) fn carry_on(this: &Rc<Self>, at: RemoteAddr, mut acquiring: Acquiring<S>) {
         let inner = Rc::clone(this);
         this.client.executor().spawn(async move {
@@ -236,7 +236,7 @@ impl<S: LockSystem> Inner<S> {
         });
     }
 
-    /// Looks whether a remote writer waits for a lock that readers of this node hold.
+    /// Checks whether a remote writer waits for a lock that readers of this node hold.
     pub(super) fn look(this: &Rc<Self>, at: RemoteAddr) {
         let inner = Rc::clone(this);
         this.client.executor().spawn(async move {
@@ -258,7 +258,8 @@ impl<S: LockSystem> Inner<S> {
         });
     }
 
-    /// Does what other lanes ask for, and gives up soon what is wanted elsewhere.
+    /// Gives up locks on other lanes' orders, and closes locks that are being reset or whose memory
+    /// node was abandoned.
     pub(super) fn keep(this: &Rc<Self>, waker: &Waker) {
         for key in this.table.orders(this.lane, waker) {
             let hold = this.holds.borrow_mut().take(key);

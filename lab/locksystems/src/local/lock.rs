@@ -1,4 +1,4 @@
-//! One lock of a node: its state and queue among the clients there, over plain values.
+//! A lock of a node: state and queue of local clients, over plain values.
 //!
 //! ```text
 //! free -> asking -> held -> leaving -> free
@@ -7,9 +7,9 @@
 //!           +------ (a waiter is called: it asks)
 //! ```
 //!
-//! While the lock is asked for, held or given up there is one request of the node at the memory
-//! node, and all clients behind it wait here. That request is the node's: if the client that made
-//! it gives up, the lock goes to the next waiter of that mode.
+//! While the lock is asked for, held or given up, the node has one request at the memory node, and
+//! further clients wait locally. The request belongs to the node: if the asking client gives up,
+//! the lock goes to the next waiter of its mode.
 
 use std::task::Waker;
 
@@ -21,77 +21,77 @@ use lotus_sabotage::{Rule, broken};
 
 use super::policy::{Policy, Share, Situation, Wish};
 
-/// Number of readers that join before one of them looks whether a remote writer waits.
+/// Number of joining readers between two checks for a waiting remote writer.
 const JOINS: u32 = 16;
-/// Time after which one looks anyhow.
+/// Time after which a joining reader checks anyhow.
 const LOOK: std::time::Duration = std::time::Duration::from_micros(20);
 
-/// Name of a request among all of its node, never given twice.
+/// Name of a request, unique in its node.
 pub type Ticket = u64;
 
-/// Place of a lock that the node holds: a lane, and a number that the lane has given it.
+/// Place of a lock that the node holds: a lane, and the lane's number for the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Home {
-    /// The lane that has asked for it, and gives it up.
+    /// The lane that acquired and gives up the lock.
     pub lane: u16,
-    /// The lane's number for it.
+    /// The lane's number for the lock.
     pub key: u32,
 }
 
-/// What a request is told at once.
+/// Immediate answer to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// It asks the memory node, on behalf of its node.
+    /// The client asks the memory node, on behalf of its node.
     Asks,
-    /// It holds the lock beside other readers; one in a while is to look whether a remote writer
-    /// waits.
+    /// The client holds the lock beside other readers; now and then a joining reader checks for a
+    /// waiting remote writer.
     Joins {
-        /// Whether it is to look.
+        /// Whether this reader checks.
         looks: bool,
     },
-    /// It waits for [`Fate`].
+    /// The client waits for its [`Fate`].
     Waits {
-        /// Whether it is to read the times of remote waiters meanwhile.
+        /// Whether the client reads the times of remote waiters meanwhile.
         prefetches: bool,
     },
-    /// It is refused, because it does not wait.
+    /// The client is refused because it does not wait.
     Refused,
 }
 
-/// What has become of a waiter.
+/// Fate of a waiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It waits still.
+    /// Still waiting.
     Waits,
-    /// It holds the lock.
+    /// Holds the lock.
     Holds,
-    /// It asks the memory node, on behalf of its node.
+    /// Asks the memory node, on behalf of its node.
     Asks,
     /// The node's request has failed.
     Failed(NotHeld),
 }
 
-/// What follows from an event.
+/// Consequences of an event.
 #[derive(Debug, Default)]
 pub struct Sequel {
     /// Tasks whose fates have changed; to be woken without the table's mutex.
     pub wakes: Vec<Waker>,
-    /// The lock is to be given up there: `LocalTable::released` follows.
+    /// Home of the lock if it must be given up: `LocalTable::released` follows.
     pub gives_up: Option<Home>,
-    /// Whether the client that has asked the memory node holds the lock.
+    /// Whether the asking client holds the lock.
     pub is_asker: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NodeState {
-    /// Nothing of the node is at the memory node.
+    /// The node has no request at the memory node.
     Free,
-    /// A waiter was told to ask, and has not done so yet.
+    /// A waiter was told to ask, and has not asked yet.
     Called,
-    /// It was asked for in this mode.
+    /// The node has asked for the lock in this mode.
     Asking(Mode),
     Held(Mode, Home),
-    /// It is being given up.
+    /// The node is giving the lock up.
     Leaving(Mode),
 }
 
@@ -108,14 +108,14 @@ struct QueuedClient {
 pub(super) struct LocalLock {
     pub(super) at: RemoteAddr,
     state: NodeState,
-    /// The client that has asked, as long as it waits.
+    /// The asking client, as long as it waits.
     asker: Option<Ticket>,
     holders: u32,
     /// See [`Situation`].
     given: u32,
     is_closed: bool,
     remote: Option<u16>,
-    /// Readers that have joined since the last look, and its time.
+    /// Readers that joined since the last check, and the time of the check.
     joins: u32,
     looked: Nanos,
     is_prefetching: bool,
@@ -123,7 +123,7 @@ pub(super) struct LocalLock {
 }
 
 impl LocalLock {
-    /// A lock that no client of the node uses.
+    /// Returns a lock that no client of the node uses.
     pub(super) const fn new(at: RemoteAddr) -> Self {
         Self {
             at,
@@ -140,7 +140,7 @@ impl LocalLock {
         }
     }
 
-    /// Whether no client of the node uses it.
+    /// Whether no client of the node uses the lock.
     pub(super) const fn is_unused(&self) -> bool {
         matches!(self.state, NodeState::Free) && self.waiters.is_empty()
     }
@@ -156,7 +156,7 @@ impl LocalLock {
         self.waiters.iter().any(waits)
     }
 
-    /// Takes in a request. `waits` says whether it may wait.
+    /// Handles a new request. `waits` says whether the request may wait.
     pub(super) fn request(
         &mut self,
         policy: Policy,
@@ -197,7 +197,7 @@ impl LocalLock {
         looks
     }
 
-    /// What has become of a waiter; unless it waits still, that is told once.
+    /// Returns a waiter's fate; a final fate is returned once.
     pub(super) fn fate(&mut self, ticket: Ticket, waker: &Waker) -> Fate {
         let index = self.waiters.iter().position(|waiting| waiting.ticket == ticket);
         let Some(index) = index else { unreachable!("a waiter is there until it is told") };
@@ -217,8 +217,8 @@ impl LocalLock {
         Fate::Waits
     }
 
-    /// Takes a waiter out that gives up. Returns its fate before: one that holds the lock has to
-    /// leave it.
+    /// Removes a waiter that gives up. Returns the waiter's previous fate: a holder must leave the
+    /// lock.
     pub(super) fn cancel(&mut self, policy: Policy, ticket: Ticket) -> (Fate, Sequel) {
         let index = self.waiters.iter().position(|waiting| waiting.ticket == ticket);
         let Some(index) = index else { return (Fate::Waits, Sequel::default()) };
@@ -230,8 +230,8 @@ impl LocalLock {
         (fate, outcome)
     }
 
-    /// The client that has asked gives up. Returns whether the request goes on all the same: for
-    /// another waiter of its mode, or because it has a place in a queue, which it cannot leave.
+    /// Handles that the asking client gives up. Returns whether the request goes on nevertheless:
+    /// for another waiter of the same mode, or because the request cannot leave its queue place.
     pub(super) fn desert(&mut self, policy: Policy, can_leave: bool) -> (bool, Sequel) {
         self.asker = None;
         let NodeState::Asking(mode) = self.state else { return (true, Sequel::default()) };
@@ -241,8 +241,8 @@ impl LocalLock {
         (false, self.call(policy, None))
     }
 
-    /// The node has the lock, in this mode, there. `remote` is the time of the earliest waiter of
-    /// another node, if it is known.
+    /// Records the node's acquisition of the lock in mode `mode`, at `home`. `remote` is the time
+    /// of the earliest waiter of another node, if known.
     pub(super) fn won(
         &mut self,
         policy: Policy,
@@ -264,7 +264,7 @@ impl LocalLock {
         Sequel { wakes, gives_up, is_asker }
     }
 
-    /// Gives a lock of this mode to waiters: to one writer, or to readers.
+    /// Grants a lock held in this mode to waiters: to one writer, or to readers.
     fn hand_out(&mut self, policy: Policy, mode: Mode, wakes: &mut Vec<Waker>) {
         for index in 0..self.waiters.len() {
             let QueuedClient { wish, fate, .. } = self.waiters[index];
@@ -283,7 +283,7 @@ impl LocalLock {
                 _ => wish.mode == mode && self.holders == 0,
             };
             if takes {
-                // The first one has it instead of the one that has asked.
+                // The first waiter replaces the client that asked.
                 self.given += u32::from(self.holders > 0);
                 self.holders += 1;
                 self.waiters[index].fate = Fate::Holds;
@@ -297,8 +297,8 @@ impl LocalLock {
         home
     }
 
-    /// The node's request has failed. Where that concerns all of them, its clients are told; else
-    /// the next one asks.
+    /// Handles a failure of the node's request. A failure that concerns every client ends all
+    /// waiting requests; otherwise the next client asks.
     pub(super) fn lost(&mut self, policy: Policy, why: NotHeld) -> Sequel {
         self.asker = None;
         if !matches!(why, NotHeld::Unavailable | NotHeld::Expelled) {
@@ -313,7 +313,7 @@ impl LocalLock {
         Sequel { wakes, ..Sequel::default() }
     }
 
-    /// A holder leaves.
+    /// Removes a holder.
     pub(super) fn leave(&mut self, policy: Policy) -> Sequel {
         let is_broken = broken(Rule::LastSiblingsRelease);
         assert!(self.holders > 0 || is_broken, "a lock is left by its holders");
@@ -336,14 +336,14 @@ impl LocalLock {
         outcome
     }
 
-    /// The node has given the lock up.
+    /// Records that the node has given the lock up.
     pub(super) fn released(&mut self, policy: Policy) -> Sequel {
         let NodeState::Leaving(mode) = self.state else { unreachable!("it is being given up") };
         (self.remote, self.is_closed) = (None, false);
         self.call(policy, Some(mode))
     }
 
-    /// Has the next waiter ask, if there is one; the node had the lock before in mode `left`.
+    /// Makes the next waiter ask, if there is one; the node had the lock before in mode `left`.
     fn call(&mut self, policy: Policy, left: Option<Mode>) -> Sequel {
         self.state = NodeState::Free;
         let waits = self.waiters.iter().enumerate().filter(|(_, one)| one.fate == Fate::Waits);
@@ -359,14 +359,14 @@ impl LocalLock {
         outcome
     }
 
-    /// Lets no reader join any more, and gives the lock up when its holders have left.
+    /// Lets no more readers join, and gives the lock up when its holders have left.
     pub(super) const fn close(&mut self) {
         if matches!(self.state, NodeState::Held(..)) {
             self.is_closed = true;
         }
     }
 
-    /// Notes what the queue at the memory node has said of remote waiters.
+    /// Records the time of remote waiters that the queue at the memory node showed.
     pub(super) fn note(&mut self, remote: Option<u16>) {
         self.is_prefetching = false;
         if let (NodeState::Held(..), Some(time)) = (self.state, remote) {

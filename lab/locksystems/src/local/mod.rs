@@ -1,32 +1,32 @@
-//! Locks that the clients of one node share before they ask the memory node for them (DecLock §5):
-//! a combinator over any lock system.
+//! Locks that the clients of a node share before asking the memory node (DecLock §5): a combinator
+//! over any lock system.
 //!
 //! # What it is
-//! A node has a table of the locks that its clients, on whichever lane, want or hold. The first one
-//! asks the memory node, on behalf of all; the others wait at their node. When the last local
-//! holder leaves, a [`Policy`] decides whether the lock stays at the node for the next of its
-//! clients, or is given up. So a queue at the memory node has as many entries as there are nodes,
-//! and handing a lock to a neighbour takes no verb and no message to another node.
+//! A node has a table of locks wanted or held by its clients on any lane. The first client asks the
+//! memory node on behalf of the node; the other clients wait locally. When the last local holder
+//! leaves, a [`Policy`] decides whether the lock stays for the node's next client or is given up.
+//! So a queue at the memory node has as many entries as there are nodes, and passing a lock to a
+//! client of the same node takes no verb and no message to another node.
 //!
 //! # What it is not
-//! It knows nothing of words. What a node has at the memory node is one use of the lock by one of
-//! its lanes, its *home*, with all that [`client`](lotus_locks::Client) does for it: ghosts, resets, lost
-//! answers, lost memory. A lane that is told to give the lock up does so.
+//! The combinator knows nothing of words. A node's lock at the memory node is one use of the lock
+//! by one of the node's lanes, the *home*, with all services of [`client`](lotus_locks::Client):
+//! ghosts, resets, lost answers, lost memory. The home lane gives up the lock when told.
 //!
 //! # Holders
-//! A client that releases a lock has to have the answers of its own verbs: the next holder may be
-//! on another lane, which follows nothing of this one. A holder that is dropped has none, so its
-//! lane waits for them in its place.
+//! A client may release a lock only after the answers to its own verbs: the next holder may be on
+//! another lane, whose verbs are not ordered behind the first lane's verbs. For a dropped holder,
+//! the lane waits for the answers.
 //!
 //! # Failures
-//! The clients of a node live and die with it. A request that ends, is dropped or panics leaves its
-//! place at any time; what its node has under way goes on for others, or ends as a ghost. A reset
-//! waits until the node has given the lock up, which it does as soon as its holders have left: no
-//! reader joins, and no neighbour is next.
+//! The clients of a node live and die with the node. A request may end, be dropped or panic at any
+//! time, and leaves its queue place; the node's own request goes on for other clients, or ends as a
+//! ghost. A reset waits until the node has given up the lock, which happens as soon as its holders
+//! have left: meanwhile no reader joins, and no local client is next.
 //!
-//! `policy`: the decisions; `lock`: one lock of a node; `table`: all of them, and what lanes tell
-//! one another; `clock`: times; `futures`: what users hold; `inner`: a lane's part; `access`: locks
-//! that are shared so, or not.
+//! `policy`: the decisions; `lock`: one lock of a node; `table`: a node's locks, and messages
+//! between lanes; `clock`: times; `futures`: the users' holds and futures; `inner`: a lane's part;
+//! `access`: shared and unshared locks behind one interface.
 
 mod access;
 mod clock;
@@ -56,12 +56,12 @@ pub use lock::{Answer, Fate, Home, Sequel, Ticket};
 pub use policy::{Policy, Share, Situation, UnknownPolicy, Unshared, Wish};
 pub use table::LocalTable;
 
-/// Bits of a ticket below the lane's number.
+/// Bits of a ticket below the lane number.
 const COUNT_BITS: u32 = 48;
 
-/// A lane's use of locks that it shares with the other lanes of its node. Cheap to clone.
+/// A lane's client of locks shared with the node's other lanes. Cheap to clone.
 ///
-/// One clone has to be kept for as long as the node is a member: it gives up locks that other lanes
+/// Keep one clone for as long as the node is a member: the client gives up locks that other lanes
 /// have left.
 pub struct LocalClient<S: LockSystem> {
     inner: Rc<Inner<S>>,
@@ -74,11 +74,11 @@ impl<S: LockSystem> Clone for LocalClient<S> {
 }
 
 impl<S: LockSystem> LocalClient<S> {
-    /// The locks of `table`, which all lanes of the node share in its present life, by the client
-    /// of one of the lanes.
+    /// Returns a lane's client of the locks in `table`, shared by all lanes of the node in the
+    /// present life. `client` is the lane's own client.
     ///
     /// # Panics
-    /// If the table was made for fewer lanes.
+    /// If the table has fewer lanes.
     pub fn new(client: Client<S>, table: Arc<LocalTable>) -> Self {
         let inner = Rc::new(Inner::new(client, table));
         let weak = Rc::downgrade(&inner);
@@ -94,12 +94,12 @@ impl<S: LockSystem> LocalClient<S> {
         Self { inner }
     }
 
-    /// The lane's client, by which the node asks the memory node.
+    /// The lane's client for requests to the memory node.
     pub fn client(&self) -> &Client<S> {
         &self.inner.client
     }
 
-    /// The locks of the node.
+    /// The node's table of locks.
     pub fn table(&self) -> &LocalTable {
         &self.inner.table
     }
@@ -109,7 +109,7 @@ impl<S: LockSystem> LocalClient<S> {
         self.inner.transfers.get()
     }
 
-    /// Acquires a lock. The first verb is posted at once, if there is one.
+    /// Acquires a lock. Posts the first verb at once, if one is needed.
     pub fn acquire(&self, at: RemoteAddr, mode: Mode, limits: Limits) -> LocalAcquiring<S> {
         let inner = &self.inner;
         let shares = inner.client.system().promises().shares;
@@ -155,12 +155,12 @@ impl<S: LockSystem> LocalClient<S> {
         }
     }
 
-    /// Whether a holder may rely on its lock, as far as its lane knows; see [`Client::is_valid`].
+    /// Whether a holder may rely on its lock, as far as the lane knows; see [`Client::is_valid`].
     pub fn is_valid(&self, hold: &LocalHold<S>) -> bool {
         self.inner.client.is_in_use(hold.at()) && !self.inner.table.is_expelled()
     }
 
-    /// Releases a lock. The holder's own verbs have to be answered before.
+    /// Releases a lock. The holder's own verbs must be answered before.
     pub fn release(&self, hold: LocalHold<S>) -> LocalReleasing<S> {
         hold.release()
     }

@@ -1,4 +1,4 @@
-//! Decisions about locks that the clients of one node share: who is next, over plain values.
+//! Decisions about shared locks of a node over plain values: which client is next.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,28 +8,29 @@ use lotus_locks::word::{Mode, is_earlier};
 
 use crate::systems::{Choice, Kind};
 
-/// Rule by which a node passes a lock on among its own clients, or gives it up to other nodes
+/// Rule for passing a lock on among a node's own clients, or giving the lock up for other nodes
 /// (DecLock §5.3, §6.4).
 ///
-/// A change of mode always gives the lock up and asks for it again, whatever the policy.
+/// A change of mode always gives the lock up and asks again, whatever the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Policy {
     /// Gives the lock up whenever its last local holder leaves.
     RemotePrefer,
-    /// Passes the lock on for as long as a client of the node waits. Other nodes may wait for ever.
+    /// Passes the lock on for as long as a local client waits. Other nodes may wait for ever.
     LocalPrefer,
-    /// Passes the lock on to so many clients at most, between two requests to the memory node
-    /// (Sherman). Readers that join count as well.
+    /// Passes the lock on to at most this many clients between two requests to the memory node
+    /// (Sherman). Joining readers count as well.
     LocalBound(u32),
-    /// Passes the lock on if the first local waiter is earlier than every remote one that is known,
-    /// and readers share it with their neighbours in the local queue: each in its turn.
+    /// Passes the lock on if the first local waiter is earlier than every known remote waiter.
+    /// Adjacent readers of the local queue share the lock, so every request has its turn.
     TsTf,
-    /// The same test; readers share the lock with all local readers that wait, and when a writer
-    /// gives the lock up, the first reader asks for it: phases of readers and writers take turns.
+    /// As [`Policy::TsTf`], but readers share the lock with all waiting local readers, and when a
+    /// writer gives the lock up, the first reader asks for it: phases of readers and writers
+    /// alternate.
     TsPf,
 }
 
-/// A request of a local client, as its node's queue has it.
+/// A local client's request in its node's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
     /// [`Mode::Shared`] or [`Mode::Exclusive`].
@@ -41,25 +42,25 @@ pub struct Wish {
 /// State of a lock that a node holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Situation {
-    /// Mode in which the node holds it.
+    /// Mode in which the node holds the lock.
     pub held: Mode,
-    /// Whether it is to be given up as soon as its holders have left: a remote writer was seen,
-    /// or the lock is being reset, or its memory is lost.
+    /// Whether to give up the lock as soon as its holders have left: a remote writer was seen, the
+    /// lock is being reset, or its memory is lost.
     pub is_closed: bool,
-    /// Number of local clients that it was passed on to, since the node has it.
+    /// Number of local clients that received the lock since the node's acquisition.
     pub given: u32,
-    /// Time of the earliest remote waiter, as far as known.
+    /// Time of the earliest known remote waiter.
     pub remote: Option<u16>,
 }
 
-/// Part of a waiter in a lock that readers share.
+/// How a waiter takes part in a lock that readers share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
-    /// It holds the lock too.
+    /// The waiter becomes a holder.
     Takes,
-    /// It waits on; those behind it may share.
+    /// The waiter waits on; waiters behind it may share.
     Passed,
-    /// It waits on, and so do all behind it.
+    /// The waiter and every waiter behind it wait on.
     Ends,
 }
 
@@ -68,12 +69,12 @@ impl Policy {
     pub const ALL: [Self; 5] =
         [Self::RemotePrefer, Self::LocalPrefer, Self::LocalBound(4), Self::TsTf, Self::TsPf];
 
-    /// Whether it compares times of requests.
+    /// Whether the policy compares times of requests.
     pub const fn uses_times(self) -> bool {
         matches!(self, Self::TsTf | Self::TsPf)
     }
 
-    /// Refuses lock systems whose locks cannot be shared so.
+    /// Refuses lock systems whose locks cannot be shared by this policy.
     ///
     /// # Errors
     /// [`Unshared`].
@@ -94,7 +95,7 @@ impl Policy {
         }
     }
 
-    /// Whether a reader that comes may hold the lock at once, beside the readers of its node.
+    /// Whether an arriving reader may hold the lock at once, beside the node's other readers.
     pub const fn joins(self, now: Situation, time: u16) -> bool {
         let is_open = matches!(now.held, Mode::Shared) && !now.is_closed;
         is_open
@@ -105,8 +106,8 @@ impl Policy {
             }
     }
 
-    /// Whether the lock stays at the node when its last holder leaves, for the waiter that is
-    /// `first` in the node's queue.
+    /// Whether the lock stays at the node when its last holder leaves, for `first`, the first
+    /// waiter of the node's queue.
     pub fn keeps(self, now: Situation, first: Wish) -> bool {
         let is_open = now.held == first.mode && !now.is_closed;
         is_open
@@ -118,9 +119,8 @@ impl Policy {
             }
     }
 
-    /// Whether a waiter holds the lock together with the readers that hold it from now on. Asked
-    /// of one waiter after the other, from the front of the queue; `has_begun` says whether there
-    /// is such a reader yet.
+    /// Whether a waiter becomes a holder together with other readers. Called for the waiters in
+    /// order, from the front of the queue; `has_begun` says whether the lock has a reader yet.
     pub fn shares(self, now: Situation, has_begun: bool, wish: Wish) -> Share {
         let is_reader = wish.mode == Mode::Shared;
         match self {
@@ -131,8 +131,8 @@ impl Policy {
         }
     }
 
-    /// Index of the waiter that asks the memory node for the lock on behalf of its node, after
-    /// the node has given it up in mode `left`, if it had it.
+    /// Index of the waiter that asks the memory node on behalf of its node, after the node has
+    /// given the lock up in mode `left`, if the node had the lock.
     pub fn elects(self, left: Option<Mode>, wishes: &[Wish]) -> Option<usize> {
         let is_other = |wish: &Wish| left.is_some_and(|left| wish.mode != left);
         let other = wishes.iter().position(is_other).filter(|_| self != Self::TsTf);
@@ -141,7 +141,7 @@ impl Policy {
 }
 
 impl Situation {
-    /// Whether a time is earlier than that of every remote waiter that is known.
+    /// Whether a time is earlier than that of every known remote waiter.
     const fn precedes(self, time: u16) -> bool {
         match self.remote {
             Some(remote) => is_earlier(time, remote),
@@ -162,7 +162,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A name that is no policy's.
+/// A name that belongs to no policy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "there is no policy \"{0}\"; there are remote-prefer, local-prefer, local-bound:K with K from \
@@ -173,13 +173,13 @@ pub struct UnknownPolicy(String);
 /// A lock system whose locks the clients of a node cannot share by a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unshared {
-    /// Its words have no times of those that wait.
+    /// The lock words have no times of waiters.
     #[error(
         "{0} compares times of requests, which only the queues of declock have, not the locks of \
          {1}"
     )]
     Timeless(Policy, Kind),
-    /// A lease is of one holder.
+    /// A lease belongs to one holder.
     #[error(
         "the leases of {0}, as published, are of one holder, and not for clients that share it"
     )]

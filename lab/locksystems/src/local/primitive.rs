@@ -1,5 +1,5 @@
-//! The mutex of the table: `std`'s, or `loom`'s under `--cfg lotus_loom`, so that the model checker
-//! explores the code that runs.
+//! The table's mutex: `std`'s, or `loom`'s under `--cfg lotus_loom`, so that the model checker
+//! explores the production code.
 
 #[cfg(lotus_loom)]
 pub(super) use loom::sync::{Mutex, MutexGuard};

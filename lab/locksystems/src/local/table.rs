@@ -1,9 +1,9 @@
-//! The locks of a node that its clients want or hold, in stripes, and what its lanes tell one
-//! another: all that several threads touch.
+//! The locks that a node's clients want or hold, in stripes, and messages between the node's lanes:
+//! all state shared by threads.
 //!
-//! Each stripe is a mutex over a short list, searched from end to end: a node uses few locks at one
-//! time. The list keeps its capacity, so a warm stripe does not allocate. Tasks are woken outside
-//! of the mutexes.
+//! Each stripe is a mutex over a short list, searched linearly: a node uses few locks at one time.
+//! The list keeps its capacity, so a warm stripe does not allocate. Tasks are woken outside of the
+//! mutexes.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +20,10 @@ use super::lock::{Answer, Fate, Home, LocalLock, Sequel, Ticket};
 use super::policy::{Policy, Wish};
 use super::primitive::{Mutex, MutexGuard};
 
-/// Number of stripes of a node: several for each core of a large one.
+/// Number of stripes of a node: several for each core of a large machine.
 const STRIPES: usize = 256;
 
-/// What the lanes of one node, in one of its lives, share of its locks (DecLock §5.1).
+/// Lock state shared by the lanes of a node, in one life of the node (DecLock §5.1).
 #[derive(Debug)]
 pub struct LocalTable {
     policy: Policy,
@@ -35,26 +35,26 @@ pub struct LocalTable {
 
 type Stripe = Vec<LocalLock>;
 
-/// Locks that a lane is to give up, by its own numbers for them.
+/// Locks that a lane must give up, by the lane's own numbers.
 #[derive(Debug, Default)]
 struct Inbox {
     keys: Vec<u32>,
     waker: Option<Waker>,
 }
 
-/// Wakes the tasks, and returns the rest.
+/// Wakes the tasks, and returns the rest of the sequel.
 fn woken(mut outcome: Sequel) -> Sequel {
     outcome.wakes.drain(..).for_each(Waker::wake);
     outcome
 }
 
 impl LocalTable {
-    /// A table without locks, for a node with so many lanes.
+    /// Returns a table without locks, for a node with this number of lanes.
     pub fn new(policy: Policy, lanes: u16) -> Self {
         Self::with_stripes(policy, lanes, STRIPES)
     }
 
-    /// The same, with so many stripes.
+    /// Returns a table without locks, with this number of stripes.
     pub fn with_stripes(policy: Policy, lanes: u16, stripes: usize) -> Self {
         Self {
             policy,
@@ -80,17 +80,17 @@ impl LocalTable {
         self.inboxes.len()
     }
 
-    /// Whether a lane has learnt that the node was expelled.
+    /// Whether a lane has learnt of the node's expulsion.
     pub fn is_expelled(&self) -> bool {
         self.is_expelled.load(Ordering::Relaxed)
     }
 
-    /// Notes that the node was expelled.
+    /// Records that the node was expelled.
     pub fn expel(&self) {
         self.is_expelled.store(true, Ordering::Relaxed);
     }
 
-    /// Number of locks that clients of the node want or hold.
+    /// Number of locks that the node's clients want or hold.
     pub fn count(&self) -> usize {
         self.stripes.iter().map(|stripe| enter(stripe).len()).sum()
     }
@@ -101,8 +101,8 @@ impl LocalTable {
         enter(&self.stripes[hasher.finish() as usize % self.stripes.len()])
     }
 
-    /// Does something with a lock that a client uses, and forgets it if none does any more; `None`
-    /// if none uses it.
+    /// Runs `act` on a lock in use, and removes the lock from the table if it is unused afterwards;
+    /// `None` if the lock is not in the table.
     fn with<T>(&self, at: RemoteAddr, act: impl FnOnce(&mut LocalLock) -> T) -> Option<T> {
         let mut stripe = self.stripe(at);
         let index = stripe.iter().position(|lock| lock.at == at)?;
@@ -113,7 +113,7 @@ impl LocalTable {
         Some(result)
     }
 
-    /// The same with a lock that is there.
+    /// As [`LocalTable::with`], for a lock that must be in the table.
     fn with_used<T: Default>(&self, at: RemoteAddr, act: impl FnOnce(&mut LocalLock) -> T) -> T {
         let result = self.with(at, act);
         let is_there = result.is_some() || broken(Rule::LastSiblingsRelease);
@@ -121,7 +121,7 @@ impl LocalTable {
         result.unwrap_or_default()
     }
 
-    /// Takes in a request. `waits` says whether it may wait.
+    /// Handles a new request. `waits` says whether the request may wait.
     pub fn request(
         &self,
         at: RemoteAddr,
@@ -138,14 +138,15 @@ impl LocalTable {
         stripe[index].request(self.policy, ticket, wish, waits, now)
     }
 
-    /// What has become of a waiter, whose task is woken when that changes. Unless it waits still,
-    /// it is told once.
+    /// Returns a waiter's fate; the waiter's task is woken when the fate changes. A final fate is
+    /// returned once.
     pub fn fate(&self, at: RemoteAddr, ticket: Ticket, waker: &Waker) -> Fate {
         let fate = self.with(at, |lock| lock.fate(ticket, waker));
         fate.unwrap_or_else(|| unreachable!("a lock that is waited for is in the table"))
     }
 
-    /// Takes a waiter out that gives up. Returns whether it holds the lock, and has to leave it.
+    /// Removes a waiter that gives up. Returns whether the waiter was a holder already, and must
+    /// leave the lock.
     pub fn cancel(&self, at: RemoteAddr, ticket: Ticket) -> bool {
         let cancelled = self.with(at, |lock| lock.cancel(self.policy, ticket));
         cancelled.is_some_and(|(fate, outcome)| {
@@ -154,16 +155,16 @@ impl LocalTable {
         })
     }
 
-    /// The client that has asked the memory node gives up, or has done so before. Returns whether
-    /// the node's request goes on all the same; if not, it is to be given up.
+    /// Handles that the asking client gives up, now or earlier. Returns whether the node's request
+    /// goes on nevertheless; if not, the caller gives the request up.
     pub fn desert(&self, at: RemoteAddr, can_leave: bool) -> bool {
         let (goes_on, outcome) = self.with_used(at, |lock| lock.desert(self.policy, can_leave));
         woken(outcome);
         goes_on
     }
 
-    /// The node has the lock, in this mode. `remote` is the time of the earliest remote waiter, if
-    /// it is known.
+    /// Records the node's acquisition of the lock in mode `mode`. `remote` is the time of the
+    /// earliest remote waiter, if known.
     pub fn won(
         &self,
         at: RemoteAddr,
@@ -175,32 +176,32 @@ impl LocalTable {
         woken(self.with_used(at, |lock| lock.won(self.policy, mode, home, remote, now)))
     }
 
-    /// The node's request has failed.
+    /// Records the failure of the node's request.
     pub fn lost(&self, at: RemoteAddr, why: NotHeld) {
         woken(self.with_used(at, |lock| lock.lost(self.policy, why)));
     }
 
-    /// A holder leaves. Returns the home of the lock if it is to be given up.
+    /// Removes a holder. Returns the home of the lock if the lock must be given up.
     pub fn leave(&self, at: RemoteAddr) -> Option<Home> {
         woken(self.with_used(at, |lock| lock.leave(self.policy))).gives_up
     }
 
-    /// The node has given the lock up.
+    /// Records that the node has given the lock up.
     pub fn released(&self, at: RemoteAddr) {
         woken(self.with_used(at, |lock| lock.released(self.policy)));
     }
 
-    /// Has the node give up the lock as soon as its holders have left it.
+    /// Makes the node give the lock up as soon as its holders have left.
     pub fn close(&self, at: RemoteAddr) {
         let _unused = self.with(at, LocalLock::close);
     }
 
-    /// Notes the time of the earliest remote waiter, as it was read.
+    /// Records the time of the earliest remote waiter, as read from the queue.
     pub fn note(&self, at: RemoteAddr, remote: Option<u16>) {
         let _unused = self.with(at, |lock| lock.note(remote));
     }
 
-    /// Tells the lane of a lock's home to give it up.
+    /// Tells the home lane of a lock to give it up.
     pub fn order(&self, home: Home) {
         let waker = {
             let mut inbox = enter(&self.inboxes[usize::from(home.lane)]);
@@ -210,7 +211,7 @@ impl LocalTable {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Takes what a lane was told to give up; `waker` is woken when there is more.
+    /// Takes the locks that a lane must give up; `waker` is woken when more follow.
     pub fn orders(&self, lane: u16, waker: &Waker) -> Vec<u32> {
         let mut inbox = enter(&self.inboxes[usize::from(lane)]);
         match &mut inbox.waker {
@@ -222,8 +223,8 @@ impl LocalTable {
 }
 
 /// # Panics
-/// If another thread has panicked inside, which only a violated assertion of this room can cause:
-/// what the table says is then unknown.
+/// If another thread has panicked inside, which requires a violated assertion of the module: the
+/// table's state is then unknown.
 fn enter<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics inside a stripe")
 }

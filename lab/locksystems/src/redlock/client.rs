@@ -1,4 +1,4 @@
-//! A lane's use of RedLock: tries, deletions, and holds whose time is over.
+//! A lane's client of RedLock: tries, deletions, and holds that may have expired.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -16,34 +16,34 @@ use super::rules::{RedisReply, Times, TryVerdict, is_heard, valid_until, verdict
 use crate::locker::Locker;
 use crate::servers::Asker;
 
-/// Bounds of the time until a command is sent again that was not answered, where messages are lost;
-/// it doubles each time. Longer than the commands of all clients take that are before it.
+/// Bounds of the time until an unanswered command is sent again, where messages are lost; doubled
+/// at every repetition. Longer than a server takes for the commands of all clients ahead.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(50));
-/// Time after which servers that answer nothing count as lost. Longer than threads of a busy
-/// machine stand still.
+/// Time after which silent servers count as lost. Longer than threads of a busy machine stand
+/// still.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Time between two looks whether a lane has nothing under way.
+/// Time between two checks for outstanding commands.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// The way to the servers. What they reply is handed in at the lane's [`Replies`].
+/// Link to the servers. Their replies are delivered to the lane's [`Replies`].
 pub trait RedisLink {
     /// Number of servers.
     fn servers(&self) -> usize;
 
-    /// Whether commands and replies may be lost, so that commands are repeated. Servers have to
-    /// carry each out once ([`super::Sessions`]).
+    /// Whether commands and replies may be lost, and the client repeats commands. Servers must then
+    /// carry out every command once ([`super::Sessions`]).
     fn is_lossy(&self) -> bool;
 
     /// Sends a command to a server.
     fn send(&self, server: usize, name: CommandName, command: Command);
 }
 
-/// Where a link hands in what servers reply to a lane.
+/// Receiver of the servers' replies to a lane.
 #[derive(Clone)]
 pub struct Replies(Weak<Core>);
 
 impl Replies {
-    /// Takes in a reply of a server. One that comes twice or late changes nothing.
+    /// Handles a server's reply. A duplicate or late reply changes nothing.
     pub fn hear(&self, server: usize, name: CommandName, reply: RedisReply) {
         if let Some(core) = self.0.upgrade() {
             core.hear(server, name, reply);
@@ -51,7 +51,7 @@ impl Replies {
     }
 }
 
-/// A lane's use of RedLock. Clones are the same lane's.
+/// A lane's client of RedLock. Clones share the client.
 #[derive(Clone)]
 pub struct RedLockClient {
     core: Rc<Core>,
@@ -69,20 +69,20 @@ struct Core {
     counts: Cell<Counts>,
 }
 
-/// A slot, and its last command.
+/// A slot and the last command.
 struct CommandSlot {
     number: u64,
     answers: Vec<Option<RedisReply>>,
     task: Option<TaskId>,
 }
 
-/// A lock that is held, for as long as it is valid.
+/// A lock held for as long as it is valid.
 pub struct RedLockHeld {
     tried: Try,
     valid_until: Nanos,
 }
 
-/// A try to set a key. If it is dropped before it has ended, the key is deleted in the background.
+/// A try to set a key. Dropping it before the end deletes the key in the background.
 struct Try {
     core: Rc<Core>,
     slot: u16,
@@ -92,13 +92,13 @@ struct Try {
 }
 
 impl Try {
-    /// Notes that all servers have answered its deletion.
+    /// Records the answers of all servers to the deletion.
     fn end(&mut self) {
         self.has_ended = true;
         self.core.free.borrow_mut().push(self.slot);
     }
 
-    /// Sends the deletion of its key to all servers, unless that was done.
+    /// Sends the deletion of the key to all servers, unless sent before.
     fn delete(&mut self) {
         if let Command::Set { key, token, .. } = self.command {
             self.command = Command::Delete { key, token };
@@ -115,7 +115,7 @@ impl Drop for Try {
         self.delete();
         let (core, slot, command) = (Rc::clone(&self.core), self.slot, self.command);
         self.core.executor.spawn(async move {
-            // Servers that do not answer forget the key when its time is over.
+            // Silent servers drop the key when its time to live is over.
             core.ask(slot, command, core.forgets(), |answers| !answers.contains(&None)).await;
             core.free.borrow_mut().push(slot);
         });
@@ -123,8 +123,8 @@ impl Drop for Try {
 }
 
 impl RedLockClient {
-    /// The use of the servers by a lane of a node, in one of its lives. `rng` is a stream that no
-    /// other lane has: tokens are drawn from it. `link` makes the way to the servers.
+    /// Returns the client of a lane of a node, in one of the node's lives. `rng` draws the tokens,
+    /// and must be a random stream of this lane only. `link` makes the link to the servers.
     pub fn new(
         executor: Handle,
         (life, lane): (Claimant, u16),
@@ -146,7 +146,7 @@ impl RedLockClient {
         Self { core }
     }
 
-    /// Number of locks that are held, and of tries and deletions under way.
+    /// Number of held locks, and of tries and deletions under way.
     fn outstanding(&self) -> usize {
         self.core.slots.borrow().len() - self.core.free.borrow().len()
     }
@@ -159,7 +159,7 @@ impl Core {
         self.counts.set(counts);
     }
 
-    /// Begins a try; `None` if all slots are taken.
+    /// Begins a try; `None` if no slot is free.
     fn begin(self: &Rc<Self>, key: u64) -> Option<Try> {
         let slots = self.slots.borrow().len();
         let free = self.free.borrow_mut().pop();
@@ -179,7 +179,7 @@ impl Core {
         Some(Try { core: Rc::clone(self), slot, command, began, has_ended: false })
     }
 
-    /// Sends the next command of a slot to all servers.
+    /// Begins a slot's next command on all servers.
     fn begin_command(&self, slot: u16, command: Command) {
         let index = usize::from(slot);
         {
@@ -191,7 +191,7 @@ impl Core {
         self.say(slot, command);
     }
 
-    /// Sends the command of a slot to all servers that have not answered it.
+    /// Sends a slot's command to the servers without an answer.
     fn say(&self, slot: u16, command: Command) {
         let asker = Asker::new(self.life, self.lane, slot);
         let index = usize::from(slot);
@@ -221,7 +221,7 @@ impl Core {
         }
     }
 
-    /// Waits until the answers to the command of a slot are enough, and for `until` at most.
+    /// Waits until the answers to a slot's command suffice, or until `until`.
     async fn ask(
         &self,
         slot: u16,
@@ -255,8 +255,8 @@ impl Core {
         }
     }
 
-    /// Time until which a deletion that begins now is repeated: what is not deleted then has
-    /// expired, or its server counts as lost.
+    /// Time limit for repeating a deletion that begins now. By then an undeleted key has expired,
+    /// or its server counts as lost.
     fn forgets(&self) -> Nanos {
         self.executor.now().after(self.times.ttl.min(SILENCE))
     }
@@ -280,7 +280,7 @@ impl Core {
                 self.count(|counts| counts.acquired += 1);
                 return Ok(RedLockHeld { tried, valid_until });
             }
-            // Its key is deleted everywhere.
+            // Deletes the key on every server.
             drop(tried);
             if said == TryVerdict::Lost {
                 return Err(NotHeld::Unavailable);
@@ -316,7 +316,7 @@ impl Core {
     }
 }
 
-/// Waits until a majority has answered the deletion of a key, which was sent.
+/// Waits until a majority has answered the deletion of a key, which was sent before.
 async fn released(mut tried: Try, was_late: bool) -> Result<(), NotHeld> {
     let core = Rc::clone(&tried.core);
     let forgets = core.forgets();
@@ -329,7 +329,7 @@ async fn released(mut tried: Try, was_late: bool) -> Result<(), NotHeld> {
         _ if was_late => Err(NotHeld::Reset),
         TryVerdict::Got => Ok(()),
         TryVerdict::Refused => Err(NotHeld::Reset),
-        // It was given back in time, and has expired since.
+        // Released in time; the key has expired since.
         TryVerdict::Open if core.times.ttl <= SILENCE => Ok(()),
         TryVerdict::Open | TryVerdict::Lost => Err(NotHeld::Unavailable),
     }
@@ -338,7 +338,7 @@ async fn released(mut tried: Try, was_late: bool) -> Result<(), NotHeld> {
 impl Locker for RedLockClient {
     type Held = RedLockHeld;
 
-    /// The mode makes no difference: all exclude one another.
+    /// The mode makes no difference: a lock has one holder.
     fn acquire(
         &self,
         lock: u64,

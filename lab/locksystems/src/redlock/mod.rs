@@ -2,18 +2,19 @@
 //!
 //! # What it is
 //! The baseline of ShiftLock's and FissLock's banks (ShiftLock §4.5, FissLock §7.9). A client sets
-//! the key of a lock to a random token, on each server where nobody else has set it, and holds the
-//! lock if a majority did so in time. It deletes the key where it is still its own. Readers exclude
-//! one another too, nobody queues, and who was refused tries again after a random time.
+//! the key of a lock to a random token, on each server where the key is not set yet, and holds the
+//! lock if a majority did so in time. To release, the client deletes the key on servers that still
+//! have the token. Readers are exclusive as well. Clients do not queue: a refused client tries
+//! again after a random time.
 //!
-//! [`Redis`] is a server as far as this needs it, and [`rules`] is what clients decide; both are
-//! pure. [`RedLockClient`] carries the rules out over a [`RedisLink`]: messages of a fabric, or,
-//! with the feature `redis`, sockets to real servers.
+//! [`Redis`] is a server reduced to what RedLock needs, and [`rules`] has the clients' decisions;
+//! both are pure. [`RedLockClient`] carries the rules out over a [`RedisLink`]: messages of a
+//! fabric, or, with the feature `redis`, sockets to real servers.
 //!
 //! # What it does not promise
-//! A holder that is slow loses its lock when the time to live is over, and nothing keeps it from
-//! acting on: there is no fence (H4). So it is never a lock of the engine. [`Locker::is_valid`]
-//! tells a holder that looks, and its release reports [`NotHeld::Reset`].
+//! A slow holder loses its lock when the time to live is over, and nothing keeps the holder from
+//! acting further: RedLock has no fence (H4). So RedLock is never a lock of the engine.
+//! [`Locker::is_valid`] tells a holder that asks, and a late release reports [`NotHeld::Reset`].
 //!
 //! [`Locker::is_valid`]: crate::Locker::is_valid
 //! [`NotHeld::Reset`]: lotus_locks::NotHeld::Reset

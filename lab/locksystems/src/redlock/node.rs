@@ -1,4 +1,4 @@
-//! RedLock over a fabric: a core that is a Redis, and the messages to it.
+//! RedLock over a fabric: server cores that act as a Redis, and their messages.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,14 +16,14 @@ use super::redis::{Command, CommandName, Sessions};
 use super::wire;
 use crate::servers::Toll;
 
-/// Time between two looks whether keys have expired that nobody asks for.
+/// Time between two checks for expired keys that no command touches.
 const LOOK: Duration = Duration::from_millis(1);
-/// Service by which servers are asked.
+/// Service for commands to servers.
 const TO_REDIS: Service = Service(1);
-/// Service by which clients are answered.
+/// Service for replies to clients.
 const TO_CLIENT: Service = Service(2);
 
-/// The keys of one server. Clones are the same one.
+/// The keys of a server. Clones share the keys.
 #[derive(Clone, Debug, Default)]
 pub struct SharedRedis(Arc<Mutex<Sessions>>);
 
@@ -32,21 +32,21 @@ impl SharedRedis {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of keys that were not deleted, and had not expired when the server last looked.
+    /// Number of keys that were not deleted, and had not expired at the server's last check.
     pub fn used(&self) -> usize {
         self.lock().used()
     }
 }
 
-/// A server's core, which carries out commands until it is dropped.
+/// A server core. Carries out commands until dropped.
 pub struct RedisCore {
     is_over: Rc<Cell<bool>>,
-    /// Its lane lives as long as it does.
+    /// Keeps the lane alive for the core's lifetime.
     _rpc: Rc<Rpc>,
 }
 
 impl RedisCore {
-    /// Opens a lane of a server. `toll` is charged for each command, where time is virtual.
+    /// Opens a server's lane. `toll` is charged for every command, where time is virtual.
     ///
     /// # Errors
     /// [`FabricError`] if the fabric refuses the lane.
@@ -73,7 +73,7 @@ impl RedisCore {
                 let now = rpc.lane().executor().now();
                 let reply = server.lock().ask(name, command, now);
                 if let Some(reply) = reply {
-                    // It is short enough.
+                    // The reply is short enough.
                     let _ = rpc.tell(from, TO_CLIENT, &wire::encode_reply(name, reply));
                 }
             }),
@@ -96,14 +96,14 @@ impl Drop for RedisCore {
     }
 }
 
-/// Messages of a lane to servers of a fabric.
+/// A lane's messages to servers on a fabric.
 pub struct RpcLink {
     rpc: Rpc,
     servers: Rc<[Endpoint]>,
 }
 
 impl RpcLink {
-    /// The way of the lane of `rpc` to these servers, which reply to it.
+    /// Opens a link from the lane of `rpc` to these servers; replies go to `replies`.
     pub fn open(
         rpc: &Rpc,
         servers: impl Into<Rc<[Endpoint]>>,
@@ -134,7 +134,7 @@ impl RedisLink for RpcLink {
     }
 
     fn send(&self, server: usize, name: CommandName, command: Command) {
-        // It is short enough.
+        // The command is short enough.
         let _ = self.rpc.tell(self.servers[server], TO_REDIS, &wire::encode_command(name, command));
     }
 }

@@ -1,4 +1,4 @@
-//! A Redis as far as RedLock uses it, as a pure state machine.
+//! A Redis reduced to the commands of RedLock, as a pure state machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,14 +8,14 @@ use lotus_fabric::env::Nanos;
 use super::rules::RedisReply;
 use crate::servers::Asker;
 
-/// Value of a key: whose it is. Each try of a client has another.
+/// Value of a key, naming a client's try. Every try draws a new token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u128);
 
-/// A command of a client for the key of one lock.
+/// A client's command for the key of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Command {
-    /// `SET key token NX PX ttl`: sets the key if nobody has.
+    /// `SET key token NX PX ttl`: sets the key if it is not set.
     Set {
         /// The lock.
         key: u64,
@@ -33,7 +33,7 @@ pub enum Command {
     },
 }
 
-/// Keys of one server, with their values and times to live.
+/// The keys of a server, with values and times to live.
 #[derive(Clone, Debug, Default)]
 pub struct Redis {
     keys: BTreeMap<u64, (Token, Nanos)>,
@@ -41,7 +41,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Carries a command out at this time of the server's clock.
+    /// Carries out a command at this time of the server's clock.
     pub fn carry_out(&mut self, command: Command, now: Nanos) -> RedisReply {
         self.expire(now);
         match command {
@@ -77,20 +77,20 @@ impl Redis {
     }
 }
 
-/// Name of a command. A slot has one outstanding at most, and numbers them upwards.
+/// Name of a command. A slot has at most one outstanding command, and numbers commands upwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandName {
-    /// The slot that asks.
+    /// The slot of the command.
     pub asker: Asker,
-    /// Number among the commands of that slot.
+    /// Number among the slot's commands.
     pub number: u64,
 }
 
-/// A Redis behind messages that may come twice, late and in any order.
+/// A Redis behind messages that may be duplicated, late and reordered.
 ///
-/// Redis has connections, whose commands come once and in order. Here the last number of each slot
-/// does that: a command that comes again gets the same reply and is not carried out again, and one
-/// before it is past.
+/// Commands on a connection of a real Redis arrive once and in order. The last number of each slot
+/// ensures the same for messages: a repeated command gets the same reply and is not carried out
+/// again, and an older command is ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Sessions {
     redis: Redis,
@@ -98,7 +98,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Carries a command out if it is new. `None` if its client has gone on to another.
+    /// Carries out a command if it is new. `None` if the slot has a later command already.
     pub fn ask(&mut self, name: CommandName, command: Command, now: Nanos) -> Option<RedisReply> {
         match self.last.get(&name.asker) {
             Some((last, _)) if name.number < *last => None,
@@ -116,8 +116,7 @@ impl Sessions {
         self.redis.expire(now);
     }
 
-    /// Number of keys that were not deleted, and whose time to live was not over when the server
-    /// last looked.
+    /// Number of keys that were not deleted, and had not expired at the server's last check.
     pub fn used(&self) -> usize {
         self.redis.used()
     }

@@ -1,6 +1,6 @@
-//! Real servers: where they are, whether they are there, and what they hold.
+//! Real servers: addresses, checks at set-up, and audits of keys.
 //!
-//! Calls block, for [`PATIENCE`] at most for each answer: they are for set-up and audits. Commands
+//! Calls block, for at most [`PATIENCE`] per answer, and are meant for set-up and audits. Commands
 //! of lanes go through a [`super::SocketLink`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,83 +18,84 @@ use super::rules::RedisReply;
 
 /// Time limit of a connection and of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Most bytes of an answer: a page of keys is less.
+/// Most bytes of an answer; a page of keys is smaller.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
-/// Number of a lock that no client has, by which a server is tried.
+/// Number of a lock that no client uses, for the check of a server.
 const PROBE: u64 = u64::MAX;
 
 /// Reason why servers cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisError {
-    /// No server is named. Name some.
+    /// No server is named. Name at least one.
     #[error("no server of redis is named")]
     None,
-    /// Two that are one are no majority of three. Name each once.
+    /// A server named twice would count twice in a majority. Name each server once.
     #[error("the server of redis at {0} is named twice")]
     Twice(SocketAddr),
-    /// Two addresses lead to one server, which is no majority of two. Name each server once.
+    /// Two addresses of a server, which would count twice. Name each server once.
     #[error("redis at {address} is the server at {other}: it is named twice")]
     Same {
-        /// Its address.
+        /// The server's address.
         address: SocketAddr,
-        /// Its other address.
+        /// The server's other address.
         other: SocketAddr,
     },
     /// The server cannot be reached, or ends the connection. Start it, or correct the address.
     #[error("redis does not answer at {address}: {source}")]
     Silent {
-        /// Its address.
+        /// The server's address.
         address: SocketAddr,
         /// Error of the connection.
         source: io::Error,
     },
-    /// What answers does not do what RedLock needs. Correct its settings, or the address.
+    /// The server does not do what RedLock needs. Correct its settings, or the address.
     #[error("redis at {address} cannot keep locks: {reason}")]
     Unfit {
-        /// Its address.
+        /// The server's address.
         address: SocketAddr,
-        /// What it answers.
+        /// The server's answer.
         reason: String,
     },
 }
 
-/// What the keys of locks begin with, before a colon.
+/// Prefix of lock keys, followed by a colon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Prefix<'a> {
-    /// One that nobody has used before [`RedisServers::check`] looks. What servers have lost before
-    /// was none of its keys.
+    /// A prefix with no keys before [`RedisServers::check`] runs. Keys lost before the check did
+    /// not have this prefix.
     New(&'a str),
-    /// One that others may use already. Servers count once they have been up for longer than keys
-    /// live, by the times of the client: all clients of a prefix should have the same.
+    /// A prefix that may have keys already. Servers count after an uptime longer than keys live, by
+    /// the client's times: all clients of a prefix should have equal times.
     Used(&'a str),
 }
 
-/// Servers that keep locks, each a Redis of its own without a replica. Clones are the same ones.
+/// Lock servers: independent Redis instances without replicas. Clones share the servers.
 #[derive(Clone, Debug)]
 pub struct RedisServers {
     pub(super) addresses: Arc<[SocketAddr]>,
     pub(super) prefix: Arc<str>,
-    /// Whether no key had the prefix before servers were looked at first.
+    /// Whether no key had the prefix before the first check.
     is_new: bool,
     notes: Arc<[Notes]>,
 }
 
-/// What is known of a server.
+/// State of one server.
 #[derive(Debug, Default)]
 struct Notes {
-    /// Name of its life that saw the first key of a new prefix: no such key was lost before.
+    /// Run ID of the server's life at the first check of a new prefix: earlier lives lost no key of
+    /// the prefix.
     first_life: OnceLock<String>,
-    /// Whether a connection to it was lost.
+    /// Whether a connection to the server was lost.
     is_lost: AtomicBool,
 }
 
 impl RedisServers {
-    /// Servers at these addresses, on which the keys of locks begin with `prefix` and a colon.
-    /// Clients of one prefix exclude one another.
+    /// Returns servers at these addresses; keys of locks begin with `prefix` and a colon. Clients
+    /// with the same prefix contend for the same locks.
     ///
     /// # Errors
-    /// [`RedisError`] if there is none, or one is named twice.
+    /// [`RedisError`] if there is no address, or an address is named twice.
     pub fn new(addresses: &[SocketAddr], prefix: Prefix<'_>) -> Result<Self, RedisError> {
         if addresses.is_empty() {
             return Err(RedisError::None);
@@ -111,37 +112,38 @@ impl RedisServers {
         Ok(Self { addresses: addresses.into(), prefix: prefix.into(), is_new, notes })
     }
 
-    /// Sets a key on each server and deletes it, as clients will, and looks which keys there are
-    /// and in which life the server is. Clients of a new prefix do so before the first lock.
+    /// Sets and deletes a key on each server, as clients will, lists the keys, and records each
+    /// server's life. Clients of a new prefix call this before the first lock.
     ///
     /// # Errors
-    /// [`RedisError`] of the first server that is not there, does not do so, or is another one.
+    /// [`RedisError`] of the first server that is absent, unfit, or already checked at another
+    /// address.
     pub fn check(&self) -> Result<(), RedisError> {
         let mut seen = BTreeMap::new();
         self.addresses.iter().zip(&*self.notes).try_for_each(|(address, notes)| {
             let mut server = Dialled::to(*address)?;
             let life = server.life()?;
-            // Every life of a server draws a name of its own.
+            // Every life of a server draws its own run ID.
             if let Some(other) = seen.insert(life.run_id.clone(), *address) {
                 return Err(RedisError::Same { address: *address, other });
             }
             if self.is_new {
-                // A later look does not know what was lost before it.
+                // A later check does not know of keys lost before it.
                 notes.first_life.get_or_init(|| life.run_id);
             }
             let (key, token) = (PROBE, Token(0));
             server.carry_out(&self.prefix, Command::Set { key, token, ttl: PATIENCE })?;
-            // Another client that tries it at the same time may have set the key.
+            // A concurrent check by another client may have set the key.
             server.carry_out(&self.prefix, Command::Delete { key, token })?;
             server.keys(&self.prefix).map(drop)
         })
     }
 
-    /// Number of locks with keys on servers. Servers to which a connection was lost, or that
-    /// do not answer, are left out: what is there ends with its time to live.
+    /// Number of locks with keys on servers. Servers that do not answer or to which a connection
+    /// was lost are left out: their keys end with the time to live.
     ///
     /// # Errors
-    /// [`RedisError`] of a server that answers something else.
+    /// [`RedisError`] of a server with an unexpected answer.
     pub fn used(&self) -> Result<usize, RedisError> {
         let mut keys = BTreeSet::new();
         for (address, notes) in self.addresses.iter().zip(&*self.notes) {
@@ -158,22 +160,22 @@ impl RedisServers {
         Ok(keys.len())
     }
 
-    /// Notes that a connection to a server was lost. Read when nothing runs any more.
+    /// Records that a connection to a server was lost. Read only after the run.
     pub(super) fn note_lost(&self, server: usize) {
         self.notes[server].is_lost.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a server has lost no key of the prefix before this life of it.
+    /// Whether a server lost no key of the prefix before its present life.
     pub(super) fn has_all_keys(&self, server: usize, life: &ServerLife) -> bool {
         self.notes[server].first_life.get() == Some(&life.run_id)
     }
 }
 
-/// A connection that blocks.
+/// A blocking connection.
 struct Dialled {
     address: SocketAddr,
     stream: TcpStream,
-    /// Bytes of answers that are not taken yet.
+    /// Bytes received but not parsed yet.
     came: Vec<u8>,
 }
 
@@ -206,7 +208,7 @@ impl Dialled {
         resp::life(&reply).map_err(|reason| self.unfit(reason))
     }
 
-    /// The keys of a prefix; some may come twice.
+    /// Lists the keys of a prefix, possibly with duplicates.
     fn keys(&mut self, prefix: &str) -> Result<Vec<Vec<u8>>, RedisError> {
         let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
         loop {
@@ -225,7 +227,7 @@ impl Dialled {
         }
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for the answer.
     fn ask(&mut self, command: &[u8]) -> Result<OwnedFrame, RedisError> {
         let address = self.address;
         let silent = |source| RedisError::Silent { address, source };
@@ -255,7 +257,7 @@ impl Dialled {
     }
 }
 
-/// The next cursor of a page of keys, and the keys.
+/// Parses a page of keys: the next cursor and the keys.
 fn page(reply: &OwnedFrame) -> Option<(String, Vec<Vec<u8>>)> {
     let OwnedFrame::Array(parts) = reply else { return None };
     let [OwnedFrame::BulkString(next), OwnedFrame::Array(found)] = &**parts else { return None };

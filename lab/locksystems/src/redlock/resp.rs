@@ -1,7 +1,7 @@
-//! Commands and replies in the words of a real Redis: RESP, version 2.
+//! Commands and replies in the protocol of a real Redis: RESP, version 2.
 //!
-//! Pure: bytes in, bytes out. A server answers the commands of a connection in their order, so a
-//! reply is understood by the command that it answers.
+//! Pure: bytes in, bytes out. A server answers the commands of a connection in order, so the
+//! meaning of a reply follows from its command.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use redis_protocol::resp2::types::{BorrowedFrame, OwnedFrame};
 use super::redis::{Command, Token};
 use super::rules::RedisReply;
 
-/// Deletes a key if its value is still the token, in one step: a holder that is late must not
-/// delete the key of the next one.
+/// Atomically deletes a key if the value is still the token: a late holder must not delete the key
+/// of the next holder.
 const COMPARE_AND_DELETE: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 
-/// A command without its key: what its reply means depends on it.
+/// A command without the key; determines the meaning of the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verb {
     Set,
@@ -38,12 +38,12 @@ pub(super) fn key_of(prefix: &str, lock: u64) -> String {
     format!("{prefix}:{lock}")
 }
 
-/// Appends a command; the keys of its locks begin with this prefix.
+/// Appends a command; lock keys begin with `prefix`.
 pub(super) fn push_command(out: &mut Vec<u8>, prefix: &str, command: Command) {
     let value = |Token(token): Token| format!("{token:032x}");
     match command {
         Command::Set { key, token, ttl } => {
-            // No time to live is shorter than its client believes, and Redis refuses 0.
+            // A key lives no shorter than the client believes, and Redis refuses 0.
             let millis = ttl.as_nanos().div_ceil(1_000_000).max(1).to_string();
             push(out, &["SET", &key_of(prefix, key), &value(token), "NX", "PX", &millis]);
         }
@@ -54,7 +54,7 @@ pub(super) fn push_command(out: &mut Vec<u8>, prefix: &str, command: Command) {
     }
 }
 
-/// Appends a command of these words.
+/// Appends a command of several words.
 pub(super) fn push(out: &mut Vec<u8>, words: &[&str]) {
     let words: Vec<_> =
         words.iter().map(|word| BorrowedFrame::BulkString(word.as_bytes())).collect();
@@ -65,18 +65,18 @@ pub(super) fn push(out: &mut Vec<u8>, words: &[&str]) {
         .expect("there is room for a command of that length");
 }
 
-/// The first reply of these bytes, and its length; `None` if it is not complete.
+/// Parses the first reply in the bytes, with its length; `None` if the reply is incomplete.
 ///
 /// # Errors
-/// A sentence, if the bytes are no reply of a Redis.
+/// A sentence, if the bytes are not a reply of a Redis.
 pub(super) fn take_reply(bytes: &[u8]) -> Result<Option<(OwnedFrame, usize)>, String> {
     decode::decode(bytes).map_err(|_| "it does not speak as a Redis does".to_owned())
 }
 
-/// What a reply to a command says.
+/// Interprets the reply to a command.
 ///
 /// # Errors
-/// A sentence, if the server has not carried the command out for another reason than its key.
+/// A sentence, if the command failed for a reason other than the key.
 pub(super) fn understand(verb: Verb, reply: &OwnedFrame) -> Result<RedisReply, String> {
     match (verb, reply) {
         (Verb::Set, OwnedFrame::SimpleString(said)) if said == b"OK" => Ok(RedisReply::Done),
@@ -87,24 +87,24 @@ pub(super) fn understand(verb: Verb, reply: &OwnedFrame) -> Result<RedisReply, S
     }
 }
 
-/// Life of a server, from its start to its end: what it keeps in memory is of one.
+/// A server's life, from start to end: keys in memory belong to one life.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ServerLife {
-    /// Name that the server has drawn at its start.
+    /// Run ID drawn at the server's start.
     pub(super) run_id: String,
-    /// Time since its start; whole seconds.
+    /// Time since the start; whole seconds.
     pub(super) uptime: Duration,
 }
 
-/// Appends the question for the life of a server.
+/// Appends the command that asks for the server's life.
 pub(super) fn push_info(out: &mut Vec<u8>) {
     push(out, &["INFO", "server"]);
 }
 
-/// The life that a reply to [`push_info`] tells of.
+/// Parses the server's life from a reply to [`push_info`].
 ///
 /// # Errors
-/// A sentence, if it tells of none.
+/// A sentence, if the reply does not contain a life.
 pub(super) fn life(reply: &OwnedFrame) -> Result<ServerLife, String> {
     let OwnedFrame::BulkString(said) = reply else { return Err(unexpected(reply)) };
     let said = String::from_utf8_lossy(said);
@@ -119,7 +119,7 @@ pub(super) fn life(reply: &OwnedFrame) -> Result<ServerLife, String> {
     }
 }
 
-/// A sentence about a reply that no command here has.
+/// Returns a sentence about an unexpected reply.
 pub(super) fn unexpected(reply: &OwnedFrame) -> String {
     match reply {
         OwnedFrame::Error(why) => format!("it refuses: {why}"),

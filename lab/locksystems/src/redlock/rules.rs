@@ -1,4 +1,4 @@
-//! What clients of RedLock decide: who holds a lock, and for how long.
+//! Decisions of RedLock clients: who holds a lock, and for how long.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use lotus_fabric::env::Nanos;
 pub struct Times {
     /// Time to live of a key.
     pub ttl: Duration,
-    /// Longest time until a try is given up whose answers are missing; at most
-    /// [`Times::validity`] counts.
+    /// Longest time until a try with missing answers is given up; at most [`Times::validity`]
+    /// counts.
     pub patience: Duration,
-    /// Longest time between two tries; it is drawn uniformly.
+    /// Longest pause between two tries; the pause is drawn uniformly.
     pub pause: Duration,
 }
 
 impl Times {
-    /// Times of locks alone. The pause is assumed: clients of Redis have about 200 ms, beside
-    /// which no load of these papers could be had.
+    /// Times for measuring the locks alone. The pause is an assumption: clients of Redis pause for
+    /// about 200 ms, with which the load of these papers would be impossible.
     pub const LOCKS: Self = Self {
         ttl: Duration::from_secs(10),
         patience: Duration::from_secs(1),
@@ -27,68 +27,68 @@ impl Times {
     /// Times of a bank: keys live for 10 ms.
     pub const BANK: Self = Self { ttl: Duration::from_millis(10), ..Self::LOCKS };
 
-    /// Time for which a lock is valid that was had at once: that to live, less what clocks may
-    /// differ by, which is 1 % of it and 2 ms.
+    /// Validity of a lock that was granted at once: the time to live, less the allowance for
+    /// differing clocks, which is 1 % of the time to live and 2 ms.
     pub fn validity(self) -> Duration {
         self.ttl.saturating_sub(self.ttl / 100 + Duration::from_millis(2))
     }
 
-    /// Time after which a try that began then is given up.
+    /// Time at which a try that began at `began` is given up.
     pub fn gives_up(self, began: Nanos) -> Nanos {
         began.after(self.patience.min(self.validity()))
     }
 
-    /// Time from which a server counts again that was lost then. It may have come back without its
-    /// keys, and would give them to others: until then all of them have expired that it had, also
-    /// by clocks that differ.
+    /// Time from which a server lost at `lost` counts again. The server may have come back without
+    /// its keys, and would set the keys for other clients; by this time all earlier keys have
+    /// expired, even by differing clocks.
     pub fn counts_again(self, lost: Nanos) -> Nanos {
         lost.after(self.expiry())
     }
 
-    /// Time from which a server counts that says at `now` how long it has been up: until then it
-    /// may have begun without keys that their holders rely on. Redis subtracts readings of its
-    /// host's clock in whole seconds, so it may say one second more than it was, and more still if
-    /// the clock is set forward meanwhile.
+    /// Time from which a server with this uptime at `now` counts. Until then the server may have
+    /// started without keys that holders rely on. Redis subtracts whole-second readings of the
+    /// host's clock, so the uptime may be a second too long, and still longer if the clock is set
+    /// forward meanwhile.
     pub fn counts_when_up(self, now: Nanos, uptime: Duration) -> Nanos {
         now.after((self.expiry() + Duration::from_secs(1)).saturating_sub(uptime))
     }
 
-    /// Time within which a key expires, by each of two clocks that differ.
+    /// Time within which a key has expired by either of two differing clocks.
     fn expiry(self) -> Duration {
         self.ttl + (self.ttl - self.validity())
     }
 }
 
-/// What a server says to a command.
+/// A server's reply to a command.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RedisReply {
-    /// It was carried out.
+    /// The command was carried out.
     Done,
-    /// It was not: the key is another's.
+    /// The command was refused: the key belongs to another try.
     Refused,
-    /// The server is lost, and will not answer.
+    /// The server is lost and will not answer.
     Lost,
 }
 
-/// What the answers of all servers amount to.
+/// Verdict on the servers' replies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TryVerdict {
-    /// A majority has carried the command out.
+    /// A majority carried the command out.
     Got,
-    /// It will not be a majority.
+    /// A majority is impossible.
     Refused,
-    /// So many servers are lost that there is no majority.
+    /// Too many servers are lost for a majority.
     Lost,
-    /// Not known yet.
+    /// Not decided yet.
     Open,
 }
 
-/// Number of servers of so many that are a majority.
+/// Number of servers that form a majority.
 pub const fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
-/// What the answers of the servers amount to; `None` is one that has not come.
+/// Returns the verdict on the servers' replies; `None` is a missing reply.
 pub fn verdict(answers: &[Option<RedisReply>]) -> TryVerdict {
     let count = |reply| answers.iter().filter(|answer| **answer == reply).count();
     let [done, refused, lost] =
@@ -105,7 +105,7 @@ pub fn verdict(answers: &[Option<RedisReply>]) -> TryVerdict {
     }
 }
 
-/// Whether so many have answered that the missing ones are not to blame.
+/// Whether a majority has answered: missing servers did not cause a failure.
 pub fn is_heard(answers: &[Option<RedisReply>]) -> bool {
     let heard = |answer: &&Option<RedisReply>| {
         matches!(answer, Some(RedisReply::Done | RedisReply::Refused))
@@ -113,10 +113,10 @@ pub fn is_heard(answers: &[Option<RedisReply>]) -> bool {
     answers.iter().filter(heard).count() >= majority(answers.len())
 }
 
-/// End of the time for which a lock is valid that a majority has given by `now`, to a try of
-/// `began`. `None` if it is over: the lock is not held.
+/// End of validity of a lock that a majority granted by `now`, to a try that began at `began`.
+/// `None` if the validity is over: the lock is not held.
 pub fn valid_until(began: Nanos, now: Nanos, times: Times) -> Option<Nanos> {
-    // A server may have set the key as early as it was asked.
+    // A server may have set the key as early as the start of the try.
     Some(began.after(times.validity())).filter(|end| now < *end)
 }
 

@@ -1,26 +1,26 @@
-//! RedLock on real servers: a lane's connections to them.
+//! RedLock on real servers: a lane's connections.
 //!
 //! # What it is
-//! One connection of a lane to each server, on sockets of the lane's executor, so that no command
-//! keeps other tasks of the lane waiting. Commands that tasks send in one turn go out together, and
-//! a server answers them in their order.
+//! One connection of a lane to each server, on sockets of the lane's executor, so that commands do
+//! not block the lane's tasks. Commands sent in the same turn go out together, and a server answers
+//! in order.
 //!
 //! # Servers that are lost
-//! A server is lost that ends the connection, answers what no server of RedLock answers, or answers
-//! nothing for [`Times::patience`]. All its commands without an answer, and those that come later,
-//! are answered by [`RedisReply::Lost`]. A connection is tried again when the server
-//! [counts again](Times::counts_again).
+//! A server counts as lost if it ends the connection, sends an answer that does not belong to
+//! RedLock, or answers nothing for [`Times::patience`]. [`RedisReply::Lost`] answers the unanswered
+//! and later commands to this server. The connection is tried again when the server [counts
+//! again](Times::counts_again).
 //!
 //! # Servers that have restarted
-//! A Redis that restarts may have lost its keys. RedLock's authors leave it down for as long as
-//! keys live; here clients see to that. Each connection begins with the question for how long the
-//! server has been up, and no command goes out before the answer. Until that is [long
-//! enough](Times::counts_when_up) the server is lost, also to clients that are new to it. The
-//! exception is the life in which the first clients of a [new prefix](super::Prefix::New) have
-//! found it: no key of theirs was lost before.
+//! A Redis that restarts may have lost its keys. RedLock's authors leave the server down for as
+//! long as keys live; here the clients ensure the delay. A connection begins with a question for
+//! the server's uptime, and no command goes out before the answer. Until the server has been up for
+//! [long enough](Times::counts_when_up) it counts as lost, also to new clients. The exception is
+//! the life in which the first clients of a [new prefix](super::Prefix::New) have found the server:
+//! no earlier life lost a key of the prefix.
 //!
-//! Not covered, here as in the published algorithm, are keys that a server has lost without a
-//! restart: `FLUSHALL`, or a fail-over behind one address to a server that has been up for long.
+//! Not covered, here as in the published algorithm, are keys lost without a restart: `FLUSHALL`, or
+//! a fail-over behind one address to a server that has been up for long.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -39,17 +39,17 @@ use super::remote::RedisServers;
 use super::resp::{self, ServerLife, Verb};
 use super::rules::{RedisReply, Times, majority};
 
-/// Room for replies: many of them, each of a few bytes.
+/// Room for replies: many replies of a few bytes.
 const REPLIES_BYTES: usize = 16 << 10;
-/// Longest reply; a sentence of an error.
+/// Longest reply: an error sentence.
 const MAX_REPLY_BYTES: usize = 4 << 10;
-/// Most commands of a connection that are not answered. A lane has fewer, unless the server is far
-/// behind; then it counts as lost.
+/// Most unanswered commands of a connection. A lane has fewer, unless the server is far behind; the
+/// server then counts as lost.
 const MAX_UNANSWERED: usize = 16 << 10;
-/// Time for which a silent server is waited for once more when its time is over: for answers that
-/// have come while this thread stood still.
+/// Extra wait for a server whose patience has ended: for answers that arrived while the thread
+/// stood still.
 const GRACE: Duration = Duration::from_millis(20);
-/// Least time between two tries to connect to a server that was lost.
+/// Least time between two attempts to connect to a lost server.
 const TRIES: Duration = Duration::from_millis(100);
 
 /// A lane's connections to real servers.
@@ -60,48 +60,48 @@ pub struct SocketLink {
     ways: Rc<[Way]>,
 }
 
-/// The way to one server. A task of its own reads and writes the connection.
+/// The way to a server. A dedicated task reads and writes the connection.
 struct Way {
     address: SocketAddr,
     traffic: RefCell<Traffic>,
-    /// Reason why the server is lost, while it is.
+    /// Reason of the loss, while the server is lost.
     lost: RefCell<Option<String>>,
     task: Cell<Option<TaskId>>,
-    /// Time from which the server counts, if it is lost because it has restarted.
+    /// Time from which a restarted server counts.
     counts: Cell<Option<Nanos>>,
-    /// Whether the lane needs it no more.
+    /// Whether the lane no longer needs the way.
     is_over: Cell<bool>,
 }
 
-/// Commands on their way.
+/// Commands under way.
 #[derive(Default)]
 struct Traffic {
-    /// Bytes that are not written yet.
+    /// Bytes not written yet.
     out: Vec<u8>,
-    /// Commands that are held back until it is known that the server counts.
+    /// Commands held back until the server is known to count.
     held: Vec<u8>,
-    /// Whether that is known of this connection.
+    /// Whether the server is known to count on this connection.
     counts: bool,
-    /// Commands without an answer, in their order.
+    /// Unanswered commands, in order.
     unanswered: VecDeque<Awaited>,
-    /// Time of the last answer, or since which there is a command without one.
+    /// Time of the last answer, or the time since which a command is unanswered.
     silent_since: Nanos,
-    /// Time at which the silence was found too long.
+    /// Time at which the patience ended.
     suspect_since: Option<Nanos>,
 }
 
-/// What a server has not answered yet.
+/// A command that the server has not answered yet.
 #[derive(Clone, Copy)]
 enum Awaited {
-    /// The question for how long it has been up.
+    /// The question for the server's uptime.
     Life,
-    /// A command.
+    /// A command of a client.
     Command(CommandName, Verb),
 }
 
 impl SocketLink {
-    /// Begins to connect a lane of `executor` to the servers. `loses` is told, in a sentence, when
-    /// so many of them are lost that no lock can be had.
+    /// Begins to connect a lane of `executor` to the servers. `loses` is called with a sentence
+    /// when too many servers are lost for any lock.
     pub fn open(
         servers: &RedisServers,
         executor: &Handle,
@@ -141,7 +141,7 @@ impl RedisLink for SocketLink {
         self.ways.len()
     }
 
-    /// A connection loses nothing unless all of it is lost, and that is known.
+    /// A connection loses nothing unless the whole connection is lost, and its loss is known.
     fn is_lossy(&self) -> bool {
         false
     }
@@ -174,7 +174,7 @@ impl Drop for SocketLink {
 }
 
 impl Traffic {
-    /// Notes a command that is on its way.
+    /// Records an outgoing command.
     fn ask(&mut self, asked: Awaited, now: impl FnOnce() -> Nanos) {
         if self.unanswered.is_empty() {
             self.silent_since = now();
@@ -216,14 +216,14 @@ impl Attendant {
         }
     }
 
-    /// Connects, and carries commands and replies until the server is lost: for which reason, or
-    /// `None` if the lane needs it no more.
+    /// Connects, and carries commands and replies until the server is lost. Returns the reason, or
+    /// `None` if the lane no longer needs the way.
     async fn serve(&self) -> Option<String> {
         {
             let traffic = &mut *self.way().traffic.borrow_mut();
             traffic.counts = false;
             resp::push_info(&mut traffic.out);
-            // Commands wait until it is answered.
+            // Commands wait for the answer to this question.
             traffic.unanswered.push_front(Awaited::Life);
             traffic.silent_since = self.executor.now();
             traffic.suspect_since = None;
@@ -246,7 +246,7 @@ impl Attendant {
         .await
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket takes.
     fn write(&self, socket: &mut Socket) -> Result<(), String> {
         let traffic = &mut *self.way().traffic.borrow_mut();
         while !traffic.out.is_empty() {
@@ -259,7 +259,7 @@ impl Attendant {
         Ok(())
     }
 
-    /// Takes in the replies that have come.
+    /// Reads arrived replies.
     fn read(&self, socket: &mut Socket, came: &mut Vec<u8>) -> Result<(), String> {
         loop {
             match socket.poll_read(came) {
@@ -271,7 +271,7 @@ impl Attendant {
         }
     }
 
-    /// Hands in all replies that are complete.
+    /// Delivers complete replies.
     fn take(&self, came: &mut Vec<u8>) -> Result<(), String> {
         let mut taken = 0;
         while let Some((reply, length)) = resp::take_reply(&came[taken..])? {
@@ -300,7 +300,7 @@ impl Attendant {
         }
     }
 
-    /// Lets the server count, unless it may have lost keys before this life of it.
+    /// Lets the server count, unless it may have lost keys before its present life.
     fn begin(&self, life: &ServerLife) -> Result<(), String> {
         let (way, now) = (self.way(), self.executor.now());
         let counts = self.times.counts_when_up(now, life.uptime);
@@ -314,13 +314,13 @@ impl Attendant {
         traffic.counts = true;
         let held = std::mem::take(&mut traffic.held);
         traffic.out.extend(held);
-        // They are written in the next turn.
+        // The commands are written in the next turn.
         self.executor.wake(self.executor.current());
         Ok(())
     }
 
-    /// Finds out whether the server is silent for too long. `armed` is the time of the timer that
-    /// looks again.
+    /// Checks whether the server has been silent for too long. `armed` is the time of the timer for
+    /// the next check.
     fn watch(&self, armed: &mut Option<Nanos>) -> Result<(), String> {
         let traffic = &mut *self.way().traffic.borrow_mut();
         if traffic.unanswered.is_empty() {
@@ -341,7 +341,7 @@ impl Attendant {
             traffic.suspect_since = Some(now);
             due = now.after(GRACE);
         }
-        // A timer that is too early looks again.
+        // A timer that fires too early checks again.
         if armed.is_none_or(|at| at <= now || at > due) {
             *armed = Some(due);
             self.executor.wake_at(due, self.executor.current());
@@ -349,7 +349,7 @@ impl Attendant {
         Ok(())
     }
 
-    /// Answers all commands on their way, and those to come, in the server's stead.
+    /// Answers all commands under way with [`RedisReply::Lost`], and later commands likewise.
     fn lose(&self, why: String) {
         let way = self.way();
         self.servers.note_lost(self.server);

@@ -11,10 +11,10 @@ const COMMAND_BYTES: usize = 1 + 4 * 8 + 16;
 /// Length of a reply: code, asker, number.
 const REPLY_BYTES: usize = 1 + 2 * 8;
 
-/// A command as it is sent.
+/// Encodes a command.
 pub(super) fn encode_command(name: CommandName, command: Command) -> [u8; COMMAND_BYTES] {
     let (code, key, ttl, token) = match command {
-        // Times to live beyond centuries are all the same.
+        // Times to live longer than centuries are sent as the maximum.
         Command::Set { key, token, ttl } => {
             (0, key, u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX), token)
         }
@@ -30,7 +30,7 @@ pub(super) fn encode_command(name: CommandName, command: Command) -> [u8; COMMAN
     bytes
 }
 
-/// A command as it was received; `None` for other bytes.
+/// Decodes a command; `None` for other bytes.
 pub(super) fn decode_command(bytes: &[u8]) -> Option<(CommandName, Command)> {
     let bytes: &[u8; COMMAND_BYTES] = bytes.try_into().ok()?;
     let (parts, token) = bytes[1..].split_last_chunk::<16>()?;
@@ -46,7 +46,7 @@ pub(super) fn decode_command(bytes: &[u8]) -> Option<(CommandName, Command)> {
     }
 }
 
-/// A reply as it is sent.
+/// Encodes a reply.
 pub(super) fn encode_reply(name: CommandName, reply: RedisReply) -> [u8; REPLY_BYTES] {
     let mut bytes = [0; REPLY_BYTES];
     bytes[0] = u8::from(reply == RedisReply::Done);
@@ -55,7 +55,7 @@ pub(super) fn encode_reply(name: CommandName, reply: RedisReply) -> [u8; REPLY_B
     bytes
 }
 
-/// A reply as it was received; `None` for other bytes.
+/// Decodes a reply; `None` for other bytes.
 pub(super) fn decode_reply(bytes: &[u8]) -> Option<(CommandName, RedisReply)> {
     let bytes: &[u8; REPLY_BYTES] = bytes.try_into().ok()?;
     let reply = match bytes[0] {

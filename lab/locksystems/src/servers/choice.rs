@@ -1,4 +1,4 @@
-//! Lock services that keep locks, by name, and where each keeps them.
+//! Lock services by name, and their cores.
 
 use std::fmt;
 
@@ -10,44 +10,44 @@ use super::placement::{Keeps, Placement, SharedQueues, SharedTable};
 use super::queue::Order;
 use super::table::LockTable;
 
-/// A lock service. The state of its locks is not in words of a memory node.
+/// A lock service. Its state is not in words of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kept {
     /// A node with eight cores, and a queue for each lock (FissLock §2.2, SrvLock).
     SrvLock,
-    /// A core on each node, for its share of the locks; own locks are had by a call (FissLock §2.2,
-    /// ParLock).
+    /// A core on each node keeps a share of the locks; a node uses its own locks by a direct call
+    /// (FissLock §2.2, ParLock).
     ParLock,
-    /// The same; each node keeps a block of locks, for those that are mostly used on one node
-    /// (FissLock §7.4).
+    /// As [`Kept::ParLock`], but each node keeps a block of locks, for locks mostly used on one
+    /// node (FissLock §7.4).
     ParLockLocal,
-    /// A node with eight cores, which grants or refuses; clients ask again.
+    /// A node with eight cores that grants or refuses; clients ask again.
     Rpc,
-    /// A queue manager on each node, which all ask by messages (DSLR §6.1).
+    /// Queue managers on all nodes; every request is a message (DSLR §6.1).
     Traditional,
-    /// The same; readers pass a waiting writer ten times at most (DSLR §6.4).
+    /// As [`Kept::Traditional`], but readers pass a waiting writer at most ten times (DSLR §6.4).
     TraditionalRo,
-    /// A switch that has queues of hot locks, in front of [`Kept::SrvLock`] for all others
+    /// A switch with queues of hot locks, in front of [`Kept::SrvLock`] for all other locks
     /// (FissLock §2.2, NetLock).
     NetLock,
-    /// A switch grants locks, and machines keep holders and waiters: no server does, and it is no
+    /// A switch grants locks, and machines keep holders and waiters. There is no server and no
     /// [`Layout`] ([`crate::switched`]).
     FissLock,
-    /// The same; each machine is the home of a block of locks, where their agents stay while they
-    /// are free (FissLock §7.4).
+    /// As [`Kept::FissLock`], but each machine is the home of a block of locks, whose agents stay
+    /// there while the locks are free (FissLock §7.4).
     FissLockLocal,
-    /// As [`Kept::FissLock`]; locks beyond the switch's capacity are kept as those of
-    /// [`Kept::ParLock`] (FissLock §6).
+    /// As [`Kept::FissLock`]; locks beyond the switch's capacity are kept as with [`Kept::ParLock`]
+    /// (FissLock §6).
     FissParLock,
-    /// A node that is a Redis: keys with a time to live, which readers do not share, and no queue.
-    /// It is no [`Layout`] ([`crate::redlock`]).
+    /// A node that is a Redis: keys with a time to live, no sharing among readers, no queue. There
+    /// is no [`Layout`] ([`crate::redlock`]).
     RedLock,
 }
 
 impl Kept {
-    /// The services of which a switch grants locks that it does not keep itself.
+    /// The services with grants by a switch and holders kept by machines.
     pub const SWITCHED: [Self; 3] = [Self::FissLock, Self::FissLockLocal, Self::FissParLock];
-    /// All services of servers that have a [`Layout`].
+    /// All server services with a [`Layout`].
     pub const ALL: [Self; 7] = [
         Self::SrvLock,
         Self::ParLock,
@@ -57,12 +57,12 @@ impl Kept {
         Self::TraditionalRo,
         Self::NetLock,
     ];
-    /// Cores of a node that does nothing but keep locks (FissLock §7.1).
+    /// Cores of a node dedicated to keeping locks (FissLock §7.1).
     pub const SERVER_CORES: u16 = 8;
-    /// Number of readers that pass a writer (DSLR §6.4).
+    /// Number of readers that may pass a writer (DSLR §6.4).
     pub const PASSES: u32 = 10;
 
-    /// The name, as on the command line.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SrvLock => "srvlock",
@@ -79,30 +79,29 @@ impl Kept {
         }
     }
 
-    /// The service of a name.
+    /// Finds a service by name.
     pub fn of(name: &str) -> Option<Self> {
         let others = Self::SWITCHED.into_iter().chain([Self::RedLock]);
         Self::ALL.into_iter().chain(others).find(|kept| kept.name() == name)
     }
 
-    /// Whether a node of its own keeps the locks.
+    /// Whether a dedicated node keeps the locks.
     pub const fn has_server(self) -> bool {
         matches!(self, Self::SrvLock | Self::Rpc | Self::NetLock | Self::RedLock)
     }
 
-    /// Whether the locks of a node that is lost are free again: those that servers have, once its
-    /// life is settled, and those of a switch after a recovery. Locks that compute nodes keep for
-    /// others are lost with them.
+    /// Whether the locks of a lost node become free again: servers free them once the node's life
+    /// is settled, a switch after a recovery. Locks kept by compute nodes are lost with the node.
     pub const fn outlasts_clients(self) -> bool {
         self.has_server() || matches!(self, Self::FissLock | Self::FissLockLocal)
     }
 
-    /// Whether a switch grants locks: all, or hot ones.
+    /// Whether a switch grants all locks or hot locks.
     pub const fn has_switch(self) -> bool {
         matches!(self, Self::NetLock) || self.is_switched()
     }
 
-    /// Whether it is one of [`Kept::SWITCHED`].
+    /// Whether [`Kept::SWITCHED`] has the service.
     pub const fn is_switched(self) -> bool {
         matches!(self, Self::FissLock | Self::FissLockLocal | Self::FissParLock)
     }
@@ -134,12 +133,12 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Nodes that use locks, and those that may keep them.
+/// Client nodes, and nodes that may keep locks.
 #[derive(Clone, Debug)]
 pub struct ServiceNodes {
-    /// Nodes of clients.
+    /// The clients' nodes.
     pub clients: Vec<NodeId>,
-    /// Lanes of clients of each of them.
+    /// Number of client lanes of a node.
     pub lanes: u16,
     /// The node for [`Kept::has_server`].
     pub server: NodeId,
@@ -149,21 +148,22 @@ pub struct ServiceNodes {
     pub locks: u64,
 }
 
-/// The cores that keep the locks of a service, and what they have.
+/// The cores of a lock service, with tables or queues.
 #[derive(Clone, Debug)]
 pub struct Layout {
     kept: Kept,
-    /// The cores that clients ask.
+    /// The cores contacted by clients.
     asked: Placement,
     cores: Vec<(Endpoint, Keeps)>,
 }
 
 impl Layout {
-    /// The cores for clients on these nodes: the lane behind theirs keeps locks, or those of the
-    /// server do. `hot` locks have so many slots of the switch, if there is one.
+    /// Lays out the cores for clients on these nodes: the lane behind the clients' lanes keeps
+    /// locks, or the server's cores do. `hot` has the locks with slots in the switch, and their
+    /// numbers of slots, if there is a switch.
     ///
     /// # Panics
-    /// If there is no client, or the service is no layout.
+    /// If there is no client, or the service has no layout.
     pub fn new(kept: Kept, nodes: &ServiceNodes, hot: Vec<(u64, u32)>) -> Self {
         assert!(Kept::ALL.contains(&kept), "the locks of {kept} are in no tables");
         let placement = match kept.has_server() {
@@ -187,12 +187,12 @@ impl Layout {
         Self { kept, asked: Placement::on_one(switch.node, 1), cores }
     }
 
-    /// The cores, and what each keeps.
+    /// The cores with tables or queues.
     pub fn cores(&self) -> impl Iterator<Item = (Endpoint, Keeps)> {
         self.cores.iter().cloned()
     }
 
-    /// What a lane of a node knows of the cores.
+    /// A node's view of the cores.
     pub fn servers(&self, node: NodeId) -> Servers {
         let calls = matches!(self.kept, Kept::ParLock | Kept::ParLockLocal);
         let own = self.cores.iter().find(|(at, _)| at.node == node && calls);

@@ -1,4 +1,4 @@
-//! A lane's use of the locks of servers.
+//! A lane's client of locks kept by servers.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -18,27 +18,27 @@ use super::placement::{Placement, SharedTable};
 use super::wire;
 use crate::locker::Locker;
 
-/// Bounds of the time until a message is sent again that was not answered; it doubles each time.
-/// Longer than a server that has much to do takes.
+/// Bounds of the time until an unanswered message is sent again; doubled at every repetition.
+/// Longer than a busy server takes to answer.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// Time after which a server that answers nothing counts as lost. Longer than threads of a busy
-/// machine stand still.
+/// Time after which a silent server counts as lost. Longer than threads of a busy machine stand
+/// still.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Time between two looks whether a lane has nothing under way.
+/// Time between two checks for outstanding requests.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// What a lane knows of the servers.
+/// A lane's view of the servers.
 #[derive(Clone)]
 pub struct Servers {
-    /// The cores that keep the locks.
+    /// Placement of the locks.
     pub placement: Placement,
-    /// Locks of a core of this lane's own node, which it asks by a call.
+    /// Locks of a core on this lane's own node, used by direct calls.
     pub own: Option<SharedTable>,
-    /// Whether a request that was refused is made again while its time lasts.
+    /// Whether a refused request is made again until its deadline.
     pub retries: bool,
 }
 
-/// A lane's use of the locks of servers. Clones are the same lane's.
+/// A lane's client of locks kept by servers. Clones share the client.
 #[derive(Clone)]
 pub struct ServerClient {
     core: Rc<Core>,
@@ -55,7 +55,7 @@ struct Core {
     is_expelled: Cell<bool>,
 }
 
-/// A slot, and its last request.
+/// A slot and the last request.
 #[derive(Clone, Copy, Debug)]
 struct AskSlot {
     number: u64,
@@ -63,12 +63,12 @@ struct AskSlot {
     task: Option<TaskId>,
 }
 
-/// A lock of a server that is held.
+/// A held lock of a server.
 pub struct ServerHeld {
     request: Request,
 }
 
-/// A request that has begun. If it is dropped before it has ended, it leaves in the background.
+/// A request under way. Dropped before the end, it leaves in the background.
 struct Request {
     core: Rc<Core>,
     attempt: RequestName,
@@ -76,7 +76,7 @@ struct Request {
 }
 
 impl Request {
-    /// Notes that it has ended at its server.
+    /// Records the end of the request at the server.
     fn end(&mut self) {
         self.has_ended = true;
         self.core.free(self.attempt);
@@ -100,7 +100,7 @@ impl Drop for Request {
 struct Repeats {
     pause: Duration,
     next: Nanos,
-    /// Time since which the server has answered nothing.
+    /// Time since which the server has been silent.
     silent_since: Nanos,
 }
 
@@ -120,7 +120,7 @@ impl Repeats {
 }
 
 impl ServerClient {
-    /// The use of the servers' locks by the lane of `rpc`, of a member.
+    /// Returns the client on the lane of `rpc`, of a member.
     pub fn new(rpc: Rpc, me: Member, peers: Rc<dyn Peers>, servers: Servers) -> Self {
         let core = Rc::new(Core {
             rpc,
@@ -145,7 +145,7 @@ impl ServerClient {
         Self { core }
     }
 
-    /// Number of requests under way, of locks that are held among them.
+    /// Number of requests under way, including held locks.
     fn outstanding(&self) -> usize {
         self.core.slots.borrow().len() - self.core.free.borrow().len()
     }
@@ -162,7 +162,7 @@ impl Core {
         self.counts.set(counts);
     }
 
-    /// Begins a request for a lock; `None` if all slots are taken.
+    /// Begins a request for a lock; `None` if no slot is free.
     fn begin(self: &Rc<Self>, lock: u64) -> Option<Request> {
         let slots = &mut *self.slots.borrow_mut();
         let index = match self.free.borrow_mut().pop() {
@@ -184,7 +184,7 @@ impl Core {
         self.free.borrow_mut().push(attempt.asker.slot());
     }
 
-    /// The core that keeps a lock, unless it is asked by a call.
+    /// The core of a lock; `Err` with the table for locks used by direct calls.
     fn server_of(&self, lock: u64) -> Result<Endpoint, &SharedTable> {
         let at = self.servers.placement.core_of(lock);
         match &self.servers.own {
@@ -196,7 +196,7 @@ impl Core {
     fn say(&self, attempt: RequestName, ask: Ask) {
         match self.server_of(attempt.lock) {
             Ok(server) => {
-                // It is short enough.
+                // The message is short enough.
                 let _ = self.rpc.tell(server, TO_SERVER, &wire::encode_ask(attempt, ask));
             }
             Err(own) => {
@@ -213,7 +213,7 @@ impl Core {
         }
     }
 
-    /// Takes in an answer, if it is for the last request of its slot.
+    /// Handles an answer if it belongs to the slot's last request.
     fn hear(&self, to: RequestName, answer: Answer) {
         if to.asker.life() != self.me.life {
             return;
@@ -221,7 +221,7 @@ impl Core {
         let slots = &mut *self.slots.borrow_mut();
         let slot = slots.get_mut(usize::from(to.asker.slot()));
         let Some(slot) = slot.filter(|slot| slot.number == to.number) else { return };
-        // What overtakes a grant is older than it.
+        // A "queued" that arrives after the grant is older than the grant.
         if slot.said == Some(Answer::Granted) && answer == Answer::Queued {
             return;
         }
@@ -231,7 +231,7 @@ impl Core {
         }
     }
 
-    /// What was said to a request since the last look; wakes this task at `next` or earlier.
+    /// The answer to a request since the last check; wakes this task at `next` or earlier.
     fn heard(&self, attempt: RequestName, next: Nanos) -> Option<Answer> {
         let slot = &mut self.slots.borrow_mut()[usize::from(attempt.asker.slot())];
         let said = slot.said.take();
@@ -243,7 +243,7 @@ impl Core {
         said
     }
 
-    /// Waits until a request has left: it was said that it leaves.
+    /// Waits for the end of a request after its leave message.
     async fn leave(&self, attempt: RequestName) -> Result<(), NotHeld> {
         let mut repeats = Repeats::new(self.executor().now());
         loop {
@@ -253,7 +253,7 @@ impl Core {
                     self.is_expelled.set(true);
                     return Err(NotHeld::Reset);
                 }
-                // It was said before.
+                // Sent before the leave.
                 Some(Answer::Granted | Answer::Queued | Answer::Refused) => continue,
                 None => {}
             }
@@ -270,8 +270,8 @@ impl Core {
         }
     }
 
-    /// Asks once; the request has ended unless the lock is held or this fails with another error
-    /// than [`NotHeld::Conflict`] and [`NotHeld::Expelled`].
+    /// Asks once. The request has ended unless the lock is held or the call fails with an error
+    /// other than [`NotHeld::Conflict`] and [`NotHeld::Expelled`].
     async fn ask(&self, attempt: RequestName, mode: Mode, wait: Wait) -> Result<(), NotHeld> {
         let until = match wait {
             Wait::No => Nanos::NEVER,
@@ -358,10 +358,10 @@ impl Core {
     }
 }
 
-/// Waits until a request has left that was said to leave.
+/// Waits for the end of a request after its leave message.
 async fn released(mut request: Request) -> Result<(), NotHeld> {
     let left = request.core.leave(request.attempt).await;
-    // If the server is silent, it is told on and on.
+    // A silent server gets the leave message again and again.
     if left != Err(NotHeld::Unavailable) {
         request.end();
     }

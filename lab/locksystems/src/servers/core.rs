@@ -1,4 +1,4 @@
-//! A core of a server: takes in what clients ask, and answers.
+//! A server core: receives clients' messages and answers them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,26 +17,26 @@ use super::name::{Answer, Asker, RequestName};
 use super::placement::Keeps;
 use super::wire;
 
-/// Time between two looks whether a node has been expelled.
+/// Time between two checks for expelled nodes.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Service by which servers are asked.
+/// Service for messages to servers.
 pub(super) const TO_SERVER: Service = Service(1);
-/// Service by which a switch and its servers tell one another of hot locks.
+/// Service for messages between a switch and its servers about hot locks.
 const HOT: Service = Service(3);
-/// Service by which clients are answered.
+/// Service for answers to clients.
 pub(super) const TO_CLIENT: Service = Service(2);
 
-/// Charges the core of a server for one message of a client, where time is virtual.
+/// Charges a server core for a client message, where time is virtual.
 pub type Toll = Box<dyn Fn()>;
 
-/// What a core sends.
+/// A message of a core.
 enum Sent {
     Switch(FromSwitch),
     Buffer(FromBuffer),
 }
 
-/// A core of a server, or a switch. It serves until it is dropped.
+/// A core of a server, or a switch. Serves until dropped.
 pub struct ServerCore {
     core: Rc<Core>,
 }
@@ -44,19 +44,19 @@ pub struct ServerCore {
 struct Core {
     rpc: Rpc,
     keeps: Keeps,
-    /// Requests that a switch has no room for.
+    /// Requests that the switch has no room for.
     buffers: RefCell<Buffers>,
     peers: Rc<dyn Peers>,
     toll: Option<Toll>,
-    /// Lives that the table may know requests of, and that were not settled at the last look.
+    /// Lives that may have requests in the table, and were not settled at the last check.
     lives: RefCell<Vec<Claimant>>,
-    /// What one call sends, kept for its memory.
+    /// Messages of a call; kept to reuse the allocation.
     sent: RefCell<Vec<Sent>>,
     is_over: Cell<bool>,
 }
 
 impl ServerCore {
-    /// Opens a lane of a server or a switch, and serves there what it keeps.
+    /// Opens a lane of a server or a switch, and serves the locks.
     ///
     /// # Errors
     /// [`FabricError`] if the fabric refuses the lane.
@@ -134,7 +134,7 @@ impl Core {
         self.sent.replace(sent);
     }
 
-    /// Takes in what the switch or a server says of a hot lock.
+    /// Handles a message of the switch or a server about a hot lock.
     fn hear(&self, bytes: &[u8]) {
         let mut sent = Vec::new();
         match &self.keeps {
@@ -162,7 +162,7 @@ impl Core {
         self.send(&mut sent);
     }
 
-    /// Notes a life of a node. What comes late of one that is settled counts as of an expelled one.
+    /// Records a life of a node. A late message of a settled life counts as from an expelled node.
     fn meet(&self, life: Claimant) {
         if self.lives.borrow().contains(&life) {
             return;
@@ -195,7 +195,7 @@ impl Core {
                 Sent::Switch(said) => self.send_to_server(said),
                 Sent::Buffer(said) => {
                     if let Keeps::Table(_, Some(switch)) = &self.keeps {
-                        // All messages are short enough, here and below.
+                        // Every message is short enough, here and below.
                         let _ = self.rpc.tell(*switch, HOT, &wire::encode_from_buffer(said));
                     }
                 }
@@ -203,7 +203,7 @@ impl Core {
         }
     }
 
-    /// Sends what a switch has for the server of a lock.
+    /// Sends a switch's message to the server of its lock.
     fn send_to_server(&self, said: FromSwitch) {
         let Keeps::Queues(_, servers) = &self.keeps else { return };
         let lock = match said {
@@ -225,21 +225,21 @@ const fn answered(to: RequestName, answer: Answer) -> Sent {
     Sent::Switch(FromSwitch::Answer(to, answer))
 }
 
-/// Sends an answer to the lane that it is for.
+/// Sends an answer to the request's lane.
 pub(super) fn tell(rpc: &Rpc, peers: &dyn Peers, to: RequestName, answer: Answer) {
     if let Some(lane) = lane_of(peers, to.asker) {
-        // It is short enough.
+        // The message is short enough.
         let _ = rpc.tell(lane, TO_CLIENT, &wire::encode_answer(to, answer));
     }
 }
 
-/// The lane of an asker; `None` if its node is unknown.
+/// The lane of an asker; `None` for an unknown node.
 fn lane_of(peers: &dyn Peers, asker: Asker) -> Option<Endpoint> {
     let node = peers.node(asker.life().node())?;
     Some(Endpoint { node, lane: LaneId(asker.lane()) })
 }
 
-/// Frees what nodes have left that were expelled.
+/// Frees the locks and waits of expelled nodes.
 async fn look_for_the_expelled(core: Rc<Core>) {
     while !core.is_over.get() {
         core.executor().sleep(LOOK).await;

@@ -1,10 +1,10 @@
-//! NetLock: queues of hot locks in a switch, and a server that buffers what they have no room for.
+//! NetLock: a switch has queues of hot locks, and a server buffers the requests that do not fit.
 //!
-//! The switch alone grants a hot lock. What does not fit in its queue is buffered by the server
-//! of the lock, and pushed back when the queue is half empty; meanwhile all that comes goes behind
-//! it. All of that may be lost or come twice: a client repeats its request at the switch, which
-//! takes it in, or sends it to be buffered once more, and a request that is pushed back twice, or
-//! after it has ended, is known to the table of the switch.
+//! Only the switch grants a hot lock. The lock's server buffers requests that do not fit in the
+//! switch's queue, and pushes them back when the queue is half empty; meanwhile new requests go
+//! behind the buffered requests. Messages may be lost or duplicated. A client repeats the request
+//! at the switch, which queues the request or sends it to the buffer again. A request pushed back
+//! twice, or after its end, is known to the switch's table.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,22 +14,22 @@ use super::name::{Answer, Ask, RequestName};
 use super::queue::Order;
 use super::table::LockTable;
 
-/// Slots of the queues of a switch (public script of NetLock).
+/// Queue slots of a switch (public script of NetLock).
 pub const SWITCH_SLOTS: u64 = 100_000;
 
-/// A lock that is to have a queue in the switch.
+/// A lock that could have a queue in the switch.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Demand {
     /// The lock.
     pub lock: u64,
     /// Share of all requests.
     pub frequency: f64,
-    /// Number of clients that ask for it.
+    /// Number of clients of the lock.
     pub contenders: u32,
 }
 
-/// Slots of the switch for the locks that are worth most: those of the most requests for each of
-/// their contenders, a slot for each contender. Returns locks with their slots.
+/// Divides the switch's slots among locks, one slot per contender, in descending order of requests
+/// per contender. Returns locks with slot counts.
 pub fn allot(mut demands: Vec<Demand>, slots: u64) -> Vec<(u64, u32)> {
     let worth = |demand: &Demand| demand.frequency / f64::from(demand.contenders.max(1));
     demands
@@ -47,25 +47,25 @@ pub fn allot(mut demands: Vec<Demand>, slots: u64) -> Vec<(u64, u32)> {
     allotted
 }
 
-/// What a switch sends.
+/// A message of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FromSwitch {
     /// An answer to a client.
     Answer(RequestName, Answer),
     /// To the server: a request for a lock that is not hot.
     Forward(RequestName, Ask),
-    /// To the server: a request to be buffered. So many may be pushed back now.
+    /// To the server: a request to buffer, and how many buffered requests may be pushed back now.
     Buffer(RequestName, Ask, u32),
-    /// To the server: so many requests for the lock may be pushed back.
+    /// To the server: how many requests for the lock may be pushed back.
     Room(u64, u32),
 }
 
-/// What a server sends to the switch.
+/// A message of a server to the switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FromBuffer {
-    /// A request that was buffered.
+    /// A buffered request.
     Push(RequestName, Ask),
-    /// The last one for which there was room was pushed; whether none is buffered any more.
+    /// The last request that fits has been pushed; whether the buffer is empty now.
     End(u64, bool),
 }
 
@@ -73,7 +73,7 @@ pub enum FromBuffer {
 #[derive(Clone, Copy, Debug)]
 struct Hot {
     slots: u32,
-    /// Whether requests are buffered, so that new ones go behind them.
+    /// Whether requests are buffered, so that new requests queue behind the buffer.
     overflows: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct HotQueues {
 }
 
 impl HotQueues {
-    /// Free queues of these locks, with their numbers of slots.
+    /// Returns free queues for locks with these slot counts.
     pub fn new(slots: impl IntoIterator<Item = (u64, u32)>) -> Self {
         let hot = |(lock, slots)| (lock, Hot { slots, overflows: false });
         Self { table: LockTable::new(Order::Arrival), hot: slots.into_iter().map(hot).collect() }
@@ -96,12 +96,12 @@ impl HotQueues {
         self.table.used()
     }
 
-    /// Number of slots of a lock that are taken.
+    /// Number of slots of a lock in use.
     pub fn queue_len(&self, lock: u64) -> usize {
         self.table.queue_len(lock)
     }
 
-    /// Takes in what a client asks.
+    /// Handles a client's message.
     pub fn ask(&mut self, name: RequestName, ask: Ask, mut send: impl FnMut(FromSwitch)) {
         let Some(hot) = self.hot.get(&name.lock).copied() else {
             return send(FromSwitch::Forward(name, ask));
@@ -127,7 +127,7 @@ impl HotQueues {
         }
     }
 
-    /// Takes in what a server sends.
+    /// Handles a server's message.
     pub fn hear(&mut self, said: FromBuffer, mut send: impl FnMut(FromSwitch)) {
         match said {
             FromBuffer::Push(name, ask) if self.room(name.lock) == 0 && self.table.is_new(name) => {
@@ -140,7 +140,7 @@ impl HotQueues {
                 let Some(hot) = self.hot.get_mut(&lock) else { return };
                 match is_empty {
                     true => hot.overflows = false,
-                    // Some of those that were pushed have ended before.
+                    // Some of the pushed requests had ended before.
                     false => self.make_room(lock, &mut send),
                 }
             }
@@ -155,13 +155,13 @@ impl HotQueues {
         overflowing.into_iter().for_each(|lock| self.make_room(lock, &mut send));
     }
 
-    /// Slots of a lock that are free.
+    /// Number of free slots of a lock.
     fn room(&self, lock: u64) -> u32 {
         let slots = self.hot.get(&lock).map_or(0, |hot| hot.slots);
         slots.saturating_sub(self.table.queue_len(lock) as u32)
     }
 
-    /// Slots that a server may fill: none before half of them are free.
+    /// Number of slots that the server may fill: zero until half of the slots are free.
     fn offered(&self, lock: u64) -> u32 {
         let slots = self.hot.get(&lock).map_or(0, |hot| hot.slots);
         let room = self.room(lock);
@@ -176,7 +176,7 @@ impl HotQueues {
         send(FromSwitch::Answer(name, Answer::Queued));
     }
 
-    /// Has the server push requests back, if some are buffered and there is room.
+    /// Tells the server to push requests back, if some are buffered and there is room.
     fn make_room(&self, lock: u64, send: &mut impl FnMut(FromSwitch)) {
         let overflows = self.hot.get(&lock).is_some_and(|hot| hot.overflows);
         let room = self.offered(lock);
@@ -186,17 +186,18 @@ impl HotQueues {
     }
 }
 
-/// Requests that a server has for a switch.
+/// Requests that a server buffers for a switch.
 #[derive(Clone, Debug, Default)]
 pub struct Buffers(BTreeMap<u64, VecDeque<(RequestName, Mode)>>);
 
 impl Buffers {
-    /// Number of requests for a lock.
+    /// Number of buffered requests for a lock.
     pub fn len(&self, lock: u64) -> usize {
         self.0.get(&lock).map_or(0, VecDeque::len)
     }
 
-    /// Takes in a request, if it is not here, and pushes back as many as there is room for.
+    /// Buffers a request unless it is buffered already, and pushes back as many as there is room
+    /// for.
     pub fn buffer(&mut self, name: RequestName, ask: Ask, room: u32, send: impl FnMut(FromBuffer)) {
         let buffer = self.0.entry(name.lock).or_default();
         let is_here = buffer.iter().any(|(known, _)| *known == name);

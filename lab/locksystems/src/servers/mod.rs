@@ -1,20 +1,18 @@
-//! Locks kept by servers: their state is a table of a node, and clients ask for them by messages.
+//! Locks kept by servers: the state is a table of a node; clients ask for locks by messages.
 //!
 //! # What it is
-//! The baselines that DSLR, NetLock and FissLock compare themselves with: queues of a lock manager,
-//! on one node or on all. [`LockTable`] is the locks of one core of a server as a pure state
-//! machine.
+//! The baselines of DSLR, NetLock and FissLock: lock managers with queues, on one node or on every
+//! node. [`LockTable`] holds the locks of one server core as a pure state machine.
 //!
 //! # Requests
-//! A request is named by its slot, its number and its lock ([`RequestName`]). Clients repeat what
-//! they ask until they are answered; a server knows the last request of each slot, so what comes
-//! twice, late or out of order changes nothing twice. A waiter that gives up says so until that is
-//! answered, and gets no lock that stays held.
+//! Slot, number and lock name a request ([`RequestName`]). Clients repeat a message until the
+//! server answers. A server remembers the last request of each slot, so a duplicate, late or
+//! reordered message has no second effect. A waiter that gives up repeats its leave message until
+//! the server answers, and ends up holding no lock.
 //!
 //! # Failures
-//! A node that is lost keeps its locks and its places until it has been expelled and can reach the
-//! memory no more (H2, H4). A server that is lost takes its locks with it: nothing is replicated,
-//! as in the papers.
+//! A lost node keeps its locks and queue places until it is expelled and can no longer reach the
+//! memory (H2, H4). The locks of a lost server are lost: no state is replicated, as in the papers.
 
 mod choice;
 mod client;

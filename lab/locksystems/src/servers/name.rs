@@ -1,22 +1,22 @@
-//! Names of requests, and what clients and servers say of them.
+//! Names of requests, and the messages of clients and servers about them.
 
 use std::fmt;
 
 use lotus_locks::word::{Claimant, Mode};
 
-/// A client's slot: one slot of a lane of a node, in one life of that node. A slot has one request
-/// outstanding at most.
+/// A client's slot: a slot of a lane of a node, in one life of the node. A slot has at most one
+/// outstanding request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asker(u64);
 
 impl Asker {
-    /// A slot of a lane of a node in this life.
+    /// Returns the name of a slot of a lane, in this life of its node.
     pub const fn new(life: Claimant, lane: u16, slot: u16) -> Self {
         let life = (life.node() as u64) << 24 | life.incarnation() as u64;
         Self(life << 32 | (lane as u64) << 16 | slot as u64)
     }
 
-    /// The asker of a number that was received; `None` if there is no such node.
+    /// Decodes a received number; `None` if its node number is out of range.
     pub(crate) const fn of(raw: u64) -> Option<Self> {
         if raw >> 56 > Claimant::MAX_NODE as u64 { None } else { Some(Self(raw)) }
     }
@@ -25,17 +25,17 @@ impl Asker {
         self.0
     }
 
-    /// The node, in one life.
+    /// The node and the life.
     pub const fn life(self) -> Claimant {
         Claimant::new((self.0 >> 56) as u8, (self.0 >> 32) as u32 & Claimant::MAX_INCARNATION)
     }
 
-    /// The lane on that node.
+    /// The lane on the node.
     pub const fn lane(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
-    /// The slot of that lane.
+    /// The slot of the lane.
     pub const fn slot(self) -> u16 {
         self.0 as u16
     }
@@ -49,43 +49,43 @@ impl fmt::Debug for Asker {
     }
 }
 
-/// Name of a request for one lock. A slot numbers its requests upwards, and begins one only when
-/// the last one has ended everywhere: when it was refused, or its leave was answered.
+/// Name of a request for a lock. A slot numbers its requests upwards, and begins a new request only
+/// once the last request has ended everywhere: by a refusal, or by an answered leave.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestName {
-    /// The slot that asks.
+    /// The slot of the request.
     pub asker: Asker,
-    /// Number among the requests of that slot.
+    /// Number among the slot's requests.
     pub number: u64,
     /// The lock.
     pub lock: u64,
 }
 
-/// What a client wants.
+/// A client's message to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ask {
-    /// The lock in this mode. If it is another's, the request waits, or is refused.
+    /// Asks for the lock in a mode. If the lock is taken, the request waits or is refused.
     Acquire {
-        /// Mode; an update lock is an exclusive one.
+        /// Lock mode; an update lock is treated as exclusive.
         mode: Mode,
         /// Whether the request waits.
         waits: bool,
     },
-    /// The request to end: to release the lock if it holds it, and to leave the queue if it waits.
+    /// Ends the request: releases the lock if held, and leaves the queue if waiting.
     Leave,
 }
 
-/// What a server answers to a request.
+/// A server's answer to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Answer {
-    /// It holds the lock.
+    /// The request holds the lock.
     Granted,
-    /// It waits.
+    /// The request waits.
     Queued,
-    /// It has ended: the lock is another's, and the request does not wait.
+    /// The request has ended: the lock is taken, and the request does not wait.
     Refused,
-    /// It has ended, because it was to leave.
+    /// The request has ended by a leave.
     Left,
-    /// Its node has been expelled in that life: nothing is held.
+    /// The request's node has been expelled in its life: no lock is held.
     Expelled,
 }

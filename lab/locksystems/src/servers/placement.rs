@@ -1,4 +1,4 @@
-//! Which core of which node keeps a lock.
+//! The cores that keep locks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,17 +7,17 @@ use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 use super::hot::HotQueues;
 use super::table::LockTable;
 
-/// Cores that keep locks: a lock is kept by the one of its number, modulo theirs, or each core
-/// keeps a block of them.
+/// Placement of locks on cores. A lock's core is its number modulo the number of cores, or every
+/// core keeps a block of consecutive locks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
     cores: Vec<Endpoint>,
-    /// Number of locks that are divided into blocks.
+    /// Number of locks divided into blocks.
     blocks_of: Option<u64>,
 }
 
 impl Placement {
-    /// All locks on one node, shared out among its first lanes.
+    /// Places all locks on a single node, divided among the node's first lanes.
     ///
     /// # Panics
     /// If there is no core.
@@ -25,7 +25,7 @@ impl Placement {
         Self::new((0..cores).map(|lane| Endpoint { node, lane: LaneId(lane) }).collect())
     }
 
-    /// Locks shared out among nodes, of which each has a core for them on this lane.
+    /// Places locks on several nodes; lane `lane` of every node keeps a share.
     ///
     /// # Panics
     /// If there is no node.
@@ -38,7 +38,7 @@ impl Placement {
         Self { cores, blocks_of: None }
     }
 
-    /// The same cores, each with a block of so many locks, in order.
+    /// Divides `locks` locks into consecutive blocks, one for each core.
     #[must_use]
     pub fn in_blocks(self, locks: u64) -> Self {
         Self { blocks_of: Some(locks), ..self }
@@ -63,12 +63,12 @@ impl Placement {
     }
 }
 
-/// The queues of a switch, which are looked at when all is over. Clones are the same ones.
+/// The queues of a switch, inspected after a run. Clones share the queues.
 #[derive(Clone, Debug)]
 pub struct SharedQueues(Arc<Mutex<HotQueues>>);
 
 impl SharedQueues {
-    /// Queues of a switch.
+    /// Wraps the queues of a switch.
     pub fn new(queues: HotQueues) -> Self {
         Self(Arc::new(Mutex::new(queues)))
     }
@@ -83,12 +83,12 @@ impl SharedQueues {
     }
 }
 
-/// What a core keeps.
+/// State of a core.
 #[derive(Clone, Debug)]
 pub enum Keeps {
-    /// Locks, and what a switch has no room for, if there is one.
+    /// A table of locks, and the switch, if any, for which the server buffers requests.
     Table(SharedTable, Option<Endpoint>),
-    /// Queues of hot locks: it is a switch, in front of these servers of all others.
+    /// A switch's queues of hot locks, and the servers of the remaining locks.
     Queues(SharedQueues, Placement),
 }
 
@@ -101,18 +101,18 @@ impl Keeps {
         }
     }
 
-    /// Whether it is a switch, which takes no core's time.
+    /// Whether this is a switch, which uses no core time.
     pub const fn is_switch(&self) -> bool {
         matches!(self, Self::Queues(..))
     }
 }
 
-/// The locks of one core, for all lanes of its node. Clones are the same one.
+/// The locks of a core, shared by all lanes of the node. Clones share the table.
 #[derive(Clone, Debug)]
 pub struct SharedTable(Arc<Mutex<LockTable>>);
 
 impl SharedTable {
-    /// A table that lanes share.
+    /// Wraps a table for several lanes.
     pub fn new(table: LockTable) -> Self {
         Self(Arc::new(Mutex::new(table)))
     }

@@ -1,4 +1,4 @@
-//! Holders and waiters of one lock.
+//! Holders and waiters of a lock.
 
 use std::collections::VecDeque;
 
@@ -6,28 +6,28 @@ use lotus_locks::word::Mode;
 
 use super::name::Asker;
 
-/// Order in which requests for one lock are granted.
+/// Order of grants for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// In the order of arrival.
     Arrival,
-    /// The same, but readers pass waiting writers while readers hold the lock: each writer is
-    /// passed by so many at most (DSLR §6.4 has 10).
+    /// In the order of arrival, but readers pass waiting writers while readers hold the lock. The
+    /// number limits the readers that pass a writer (DSLR §6.4 has 10).
     ReadersPass(u32),
-    /// No request waits: one that does not have the lock at once is refused.
+    /// No request waits: a request that cannot hold the lock at once is refused.
     NoQueue,
 }
 
-/// A request that holds the lock, or waits for it.
+/// A request that holds the lock or waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QueuePlace {
     pub(super) asker: Asker,
     pub(super) is_reader: bool,
-    /// Number of readers that have passed it.
+    /// Number of readers that have passed the request.
     passed: u32,
 }
 
-/// What became of a request when it came.
+/// Result of a new request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Entry {
     Held,
@@ -35,7 +35,7 @@ pub(super) enum Entry {
     Refused,
 }
 
-/// Holders and waiters of one lock.
+/// Holders and waiters of a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct LockQueue {
     holders: Vec<QueuePlace>,
@@ -47,7 +47,7 @@ impl LockQueue {
         self.holders.is_empty() && self.waiting.is_empty()
     }
 
-    /// Number of requests that hold the lock or wait for it.
+    /// Number of holders and waiters.
     pub(super) fn len(&self) -> usize {
         self.holders.len() + self.waiting.len()
     }
@@ -56,7 +56,7 @@ impl LockQueue {
         self.holders.iter().any(|place| place.asker == asker)
     }
 
-    /// Takes in a request that is not here yet.
+    /// Adds a request that is not in the queue yet.
     pub(super) fn enter(&mut self, asker: Asker, mode: Mode, waits: bool, order: Order) -> Entry {
         self.waiting.push_back(QueuePlace { asker, is_reader: mode == Mode::Shared, passed: 0 });
         let mut is_held = false;
@@ -71,15 +71,14 @@ impl LockQueue {
         Entry::Refused
     }
 
-    /// Takes a request out, and calls `granted` for each that holds the lock then and did not
-    /// before.
+    /// Takes a request out, and calls `granted` for every new holder.
     pub(super) fn leave(&mut self, asker: Asker, order: Order, granted: impl FnMut(Asker)) {
         self.holders.retain(|place| place.asker != asker);
         self.waiting.retain(|place| place.asker != asker);
         self.promote(order, granted);
     }
 
-    /// Whether a request may hold the lock beside those that hold it.
+    /// Whether a request is compatible with the current holders.
     fn fits(&self, place: &QueuePlace) -> bool {
         match self.holders.first() {
             None => true,
@@ -87,7 +86,7 @@ impl LockQueue {
         }
     }
 
-    /// Grants the lock to the next in turn.
+    /// Grants the lock to the requests next in turn.
     fn promote(&mut self, order: Order, mut granted: impl FnMut(Asker)) {
         while let Some(next) = self.waiting.front().copied().filter(|next| self.fits(next)) {
             self.waiting.pop_front();
@@ -103,7 +102,7 @@ impl LockQueue {
         }
     }
 
-    /// The first reader in the queue, if it may pass the writers before it now.
+    /// The first waiting reader, if allowed to pass the earlier writers now.
     fn passer(&self, most: u32) -> Option<usize> {
         let reader = self.waiting.iter().position(|place| place.is_reader)?;
         let mut before = self.waiting.iter().take(reader);

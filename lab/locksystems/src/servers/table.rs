@@ -1,4 +1,4 @@
-//! The locks of one server, as a pure state machine.
+//! The locks of a server, as a pure state machine.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use lotus_locks::word::Claimant;
 use super::name::{Answer, Ask, Asker, RequestName};
 use super::queue::{Entry, LockQueue, Order};
 
-/// What a slot has asked for last.
+/// The last request of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     number: u64,
@@ -17,37 +17,37 @@ struct Last {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LastState {
-    /// It holds the lock, or waits for it.
+    /// Holds the lock or waits for it.
     Active,
     Refused,
     Left,
 }
 
-/// What a server finds out about a request that comes.
+/// How an arriving request relates to the last request of its slot.
 enum Known {
     New,
-    /// The last one of its slot.
+    /// The slot's last request.
     Same(LastState),
-    /// One before that: it has ended.
+    /// Older than the slot's last request, and ended.
     Past,
 }
 
-/// The locks of one server: holders, waiters, and what each slot has asked for last.
+/// The locks of a server: holders, waiters, and the last request of every slot.
 ///
-/// Requests may come twice, late and in any order, and answers may be lost: a client repeats what
-/// it asks until it is answered. Numbers of a slot go upwards, so one number for each slot tells
-/// what is new from what has ended; there is nothing to forget until the slot's node is expelled.
+/// Requests may be duplicated, late and reordered, and answers may be lost: a client repeats its
+/// message until the server answers. Request numbers of a slot go up, so a single number per slot
+/// tells new requests from ended requests. Nothing is forgotten until the slot's node is expelled.
 #[derive(Clone, Debug)]
 pub struct LockTable {
     order: Order,
     locks: BTreeMap<u64, LockQueue>,
     last: BTreeMap<Asker, Last>,
-    /// The last life of each node that was expelled.
+    /// The last expelled life of every node.
     expelled: BTreeMap<u8, u32>,
 }
 
 impl LockTable {
-    /// A table of free locks.
+    /// Returns a table of free locks.
     pub fn new(order: Order) -> Self {
         let (locks, last, expelled) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { order, locks, last, expelled }
@@ -58,17 +58,17 @@ impl LockTable {
         self.locks.len()
     }
 
-    /// Number of requests that hold a lock or wait for it.
+    /// Number of holders and waiters of a lock.
     pub fn queue_len(&self, lock: u64) -> usize {
         self.locks.get(&lock).map_or(0, LockQueue::len)
     }
 
-    /// Whether a request that comes would be a new one, in a life that is not expelled.
+    /// Whether a request would be new to the table, in a life that is not expelled.
     pub fn is_new(&self, attempt: RequestName) -> bool {
         !self.is_expelled(attempt.asker.life()) && matches!(self.known(attempt), Known::New)
     }
 
-    /// Lives of which the table knows a request, each once.
+    /// Lives with a request in the table, each once.
     pub fn lives(&self) -> Vec<Claimant> {
         let mut lives: Vec<_> = self.last.keys().map(|asker| asker.life()).collect();
         // Askers are in the order of their lives.
@@ -76,7 +76,7 @@ impl LockTable {
         lives
     }
 
-    /// Takes in what a client asks. `answer` is called with the answers to it and to others.
+    /// Handles a client's message. `answer` is called with the answers to affected requests.
     pub fn ask(
         &mut self,
         attempt: RequestName,
@@ -105,14 +105,14 @@ impl LockTable {
             (Ask::Acquire { .. }, Known::Same(LastState::Refused)) => {
                 answer(attempt, Answer::Refused)
             }
-            // It was repeated before it ended, and its client waits for no answer.
+            // A repetition from before the request's end: the client expects no answer.
             (Ask::Acquire { .. }, Known::Same(LastState::Left) | Known::Past) => {}
             (Ask::Leave, Known::Same(LastState::Active)) => {
                 self.note(attempt, LastState::Left);
                 answer(attempt, Answer::Left);
                 self.take_out(attempt.asker, attempt.lock, answer);
             }
-            // Its acquisition may still come, and has to be known as past.
+            // The acquisition may still arrive, and must then count as past.
             (Ask::Leave, Known::New) => {
                 self.note(attempt, LastState::Left);
                 answer(attempt, Answer::Left);
@@ -121,13 +121,13 @@ impl LockTable {
         }
     }
 
-    /// Notes that a new request was refused.
+    /// Records the refusal of a new request.
     pub(super) fn refuse(&mut self, name: RequestName) {
         self.note(name, LastState::Refused);
     }
 
-    /// Frees what a node holds and ends what it waits for, in this life and earlier ones. The node
-    /// can reach the memory no more, and what it has left behind was dealt with.
+    /// Frees a node's locks and ends its waits, in this life and earlier lives. The node can no
+    /// longer reach the memory, and its leftovers in memory are settled.
     pub fn expel(&mut self, life: Claimant, mut answer: impl FnMut(RequestName, Answer)) {
         let last = self.expelled.entry(life.node()).or_default();
         *last = (*last).max(life.incarnation());
@@ -139,8 +139,8 @@ impl LockTable {
         };
         let gone: Vec<_> =
             self.last.iter().filter(|(asker, _)| is_gone(**asker)).map(|(a, l)| (*a, *l)).collect();
-        // First all are forgotten: no request of them is told that its turn has come while others
-        // are taken out.
+        // Forget the node's requests first: no removal may grant a lock to another request of the
+        // node.
         self.last.retain(|asker, _| !is_gone(*asker));
         for (asker, last) in gone {
             if last.state == LastState::Active {
@@ -157,7 +157,7 @@ impl LockTable {
         match self.last.get(&attempt.asker) {
             Some(last) if attempt.number < last.number => Known::Past,
             Some(last) if attempt.number == last.number => Known::Same(last.state),
-            // A client ends the last request of a slot first, so this message is from no client.
+            // A client ends a slot's last request before the next, so no client sent this message.
             Some(last) if last.state == LastState::Active => Known::Past,
             _ => Known::New,
         }

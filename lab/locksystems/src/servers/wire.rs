@@ -1,5 +1,5 @@
-//! Messages between clients and servers: what is said (a byte), asker, number and lock (8 bytes
-//! each, little-endian).
+//! Messages between clients and servers: a code of 1 byte, then asker, number and lock of 8 bytes,
+//! little-endian.
 
 use lotus_locks::word::Mode;
 
@@ -35,20 +35,20 @@ pub(super) fn encode_answer(attempt: RequestName, answer: Answer) -> Bytes {
     encode(attempt, code(&ANSWERS, &answer))
 }
 
-/// What a client asks; `None` for other bytes.
+/// Decodes a client's message; `None` for invalid bytes.
 pub(super) fn decode_ask(bytes: &[u8]) -> Option<(RequestName, Ask)> {
     let (attempt, code) = decode(bytes)?;
     Some((attempt, *ASKS.get(usize::from(code))?))
 }
 
-/// What a server answers; `None` for other bytes.
+/// Decodes a server's answer; `None` for invalid bytes.
 pub(super) fn decode_answer(bytes: &[u8]) -> Option<(RequestName, Answer)> {
     let (attempt, code) = decode(bytes)?;
     Some((attempt, *ANSWERS.get(usize::from(code))?))
 }
 
-/// What a switch sends to a server about a hot lock; nothing of what it sends to clients, or
-/// forwards as it is.
+/// Encodes a switch's message to a server about a hot lock; `None` for messages to clients and for
+/// forwarded requests.
 pub(super) fn encode_from_switch(said: FromSwitch) -> Option<Vec<u8>> {
     match said {
         FromSwitch::Answer(..) | FromSwitch::Forward(..) => None,
@@ -61,7 +61,7 @@ pub(super) fn encode_from_switch(said: FromSwitch) -> Option<Vec<u8>> {
     }
 }
 
-/// The same as it was received; `None` for other bytes.
+/// Decodes a switch's message about a hot lock; `None` for invalid bytes.
 pub(super) fn decode_from_switch(bytes: &[u8]) -> Option<FromSwitch> {
     let (first, room) = bytes.split_last_chunk::<4>()?;
     let room = u32::from_le_bytes(*room);
@@ -72,7 +72,7 @@ pub(super) fn decode_from_switch(bytes: &[u8]) -> Option<FromSwitch> {
     Some(FromSwitch::Buffer(name, ask, room))
 }
 
-/// What a server sends to a switch.
+/// Encodes a server's message to a switch.
 pub(super) fn encode_from_buffer(said: FromBuffer) -> Vec<u8> {
     match said {
         FromBuffer::Push(name, ask) => encode_ask(name, ask).to_vec(),
@@ -82,7 +82,7 @@ pub(super) fn encode_from_buffer(said: FromBuffer) -> Vec<u8> {
     }
 }
 
-/// The same as it was received; `None` for other bytes.
+/// Decodes a server's message to a switch; `None` for invalid bytes.
 pub(super) fn decode_from_buffer(bytes: &[u8]) -> Option<FromBuffer> {
     if let Some((name, ask)) = decode_ask(bytes) {
         return Some(FromBuffer::Push(name, ask));

@@ -1,4 +1,4 @@
-//! The program of a machine's agent core: its packets, its clock, and recoveries.
+//! The program of a machine's agent core: packets, timers, and recoveries.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::servers::Toll;
 /// Service of the control lanes.
 pub(super) const SERVICE: Service = Service(0);
 
-/// Opens a lane of an executor.
+/// Opens a lane on an executor.
 pub(super) fn open_lane(
     at: Endpoint,
     executor: &mut Executor,
@@ -42,8 +42,8 @@ pub struct AgentProgram {
 }
 
 impl AgentProgram {
-    /// Opens the machine's lanes, the one of its place and the next. `toll` is charged for each
-    /// packet that comes, where time is virtual.
+    /// Opens the machine's two lanes: the agent's lane named by the places, and the next lane.
+    /// `toll` is charged for every received packet, where time is virtual.
     ///
     /// # Errors
     /// The fabric refuses.
@@ -78,12 +78,12 @@ impl AgentProgram {
         Ok(Self { machine, switch, port, control })
     }
 
-    /// The lane for recoveries; a coordinator on this core may use it.
+    /// Returns the lane for recoveries; a coordinator on this core may use the lane.
     pub const fn control(&self) -> &Rpc {
         &self.control
     }
 
-    /// Sends and takes in packets for ever, and looks after all cores' packets that are lost.
+    /// Sends and receives packets for ever, and repeats lost packets of every core.
     pub async fn run(self) {
         let executor = self.port.rpc().lane().executor().clone();
         let (mut due, mut armed) = (Nanos::NEVER, Nanos::NEVER);
@@ -105,7 +105,7 @@ impl AgentProgram {
             } else if is_due || due == Nanos::NEVER {
                 due = now.after(step);
             }
-            // A timer that was armed before wakes this task all the same.
+            // A timer armed before still wakes this task.
             if due != Nanos::NEVER && (armed <= now || armed == Nanos::NEVER || due < armed) {
                 armed = due;
                 executor.wake_at(due, executor.current());

@@ -1,7 +1,7 @@
-//! Messages of a recovery, by which the coordinator asks the switch and the machines.
+//! Messages of a recovery, from the coordinator to the switch and the machines.
 //!
-//! What is long comes in pages: a machine's report, what a machine is told, and the state of the
-//! switch. A message has one page.
+//! Long contents come in pages: a machine's report, the locks told to a machine, and the state of
+//! the switch. A message has one page.
 
 use lotus_fabric::rpc::Responder;
 
@@ -15,25 +15,25 @@ pub(super) enum ControlRequest {
     Stop {
         /// Epoch that begins.
         epoch: u32,
-        /// Number of the page of the report that is the answer.
+        /// Number of the report page to be returned.
         page: u32,
     },
-    /// To a machine: go on (S2).
+    /// To a machine: resume (S2).
     Resume {
         /// Epoch that has begun.
         epoch: u32,
         /// A page of the locks that concern the machine.
         page: Page,
     },
-    /// To the switch: say which life this is.
+    /// To the switch: report the current life.
     Life,
-    /// To the switch, in that life: begin an epoch (S3).
+    /// To the switch, in the given life: begin an epoch (S3).
     Rewrite {
         /// Epoch that begins.
         epoch: u32,
-        /// Life of the switch, by its answer to [`ControlRequest::Life`].
+        /// Life of the switch, as answered to [`ControlRequest::Life`].
         life: u64,
-        /// A page of the lost machines and the locks that are held.
+        /// A page of the lost machines and the held locks.
         page: Page,
     },
 }
@@ -63,7 +63,7 @@ impl ControlRequest {
         bytes
     }
 
-    /// The request of some bytes; `None` for others.
+    /// Decodes a request; `None` for malformed bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let with_epoch = || {
@@ -92,7 +92,7 @@ impl ControlRequest {
 }
 
 impl Places {
-    /// A request that has come, unless its sender may not coordinate a recovery.
+    /// Decodes a received request, unless the sender may not coordinate a recovery.
     pub(super) fn request(&self, responder: &Responder, bytes: &[u8]) -> Option<ControlRequest> {
         let is_known = self.may_coordinate(responder.from());
         is_known.then(|| ControlRequest::decode(bytes))?
@@ -102,12 +102,12 @@ impl Places {
 /// Answer to a page of [`ControlRequest::Resume`] and [`ControlRequest::Rewrite`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// A later recovery has begun, the receiver is another life of itself, or the page is none of
-    /// what the others are of.
+    /// A later recovery has begun, the request is for another life of the receiver, or the page
+    /// does not match the other pages.
     Refused = 0,
-    /// All pages have come, now or before, and what was asked is done.
+    /// Every page has arrived, now or before, and the request is carried out.
     Done = 1,
-    /// Others are missing.
+    /// Further pages are missing.
     Kept = 2,
 }
 
@@ -116,7 +116,7 @@ impl Progress {
         [self as u8]
     }
 
-    /// The answer of some bytes; `None` for others.
+    /// Decodes an answer; `None` for malformed bytes.
     pub(super) const fn decode(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0] => Some(Self::Refused),

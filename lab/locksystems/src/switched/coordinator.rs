@@ -1,8 +1,8 @@
-//! The steps of a recovery (FissLock §5.3), for a coordinator that the membership has chosen.
+//! The steps of a recovery (FissLock §5.3), for a coordinator chosen by the membership.
 //!
-//! Each recovery has a larger epoch than those before, also than those that were not finished; no
-//! two coordinators use the same. Every step may be repeated, and a step of an earlier epoch does
-//! nothing any more, so a coordinator that dies is replaced by one with a later epoch.
+//! Every recovery has a larger epoch than all recoveries before, unfinished ones included; no two
+//! coordinators use the same epoch. Every step may be repeated, and a step of an earlier epoch has
+//! no effect. A coordinator that dies is therefore replaced by a coordinator with a later epoch.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,64 +20,66 @@ use super::places::{Places, control_lane};
 use crate::fisslock::recovery::{MachineReport, concerning, metadata, restore};
 use crate::fisslock::report::{Locks, decode_report, encode_locks, encode_switch};
 
-/// Reason for which a recovery was not finished. The machines stand still until another one is.
+/// Reason why a recovery was not finished. The machines stand still until another recovery
+/// finishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RecoveryError {
-    /// A machine does not answer: begin again, without it if it is lost.
+    /// A machine does not answer. Begin again, without the machine if it is lost.
     #[error("machine {0} does not answer: {1}")]
     Machine(u8, RpcError),
-    /// The switch of a rack does not answer: begin again when it does.
+    /// The switch of a rack does not answer. Begin again when the switch does.
     #[error("the switch of rack {0} does not answer: {1}")]
     Switch(u8, RpcError),
-    /// A later recovery has begun, or a switch was lost meanwhile.
+    /// A later recovery has begun, or a switch was lost in the meantime.
     #[error("a later recovery has begun, or a switch was lost meanwhile")]
     Overtaken,
 }
 
-/// A recovery that is over: what it took until all survivors had gone on.
+/// A finished recovery: its duration up to the moment when every survivor had resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recovered {
-    /// Locks that are held after it.
+    /// Number of locks held after the recovery.
     pub locks: usize,
-    /// Time until the switches had said their lives, and all survivors had stopped and reported
-    /// (S1).
+    /// Time until the switches had reported their lives, and every survivor had stopped and
+    /// reported (S1).
     pub reporting: Duration,
-    /// Time from then on until the switches were rewritten (S3).
+    /// Time from the end of `reporting` until the switches were rewritten (S3).
     pub rewriting: Duration,
-    /// Time from then on until the last survivor had gone on (S2).
+    /// Time from the end of `rewriting` until the last survivor had resumed (S2).
     pub resuming: Duration,
 }
 
 impl Recovered {
-    /// Time of the whole recovery.
+    /// Returns the duration of the whole recovery.
     pub fn took(&self) -> Duration {
         self.reporting + self.rewriting + self.resuming
     }
 }
 
-/// Recovers from the loss of machines, of switches, or of both: all survivors stop and report, all
-/// switches are rewritten, and they go on, in a new epoch. Locks that only the lost held are free
-/// then, or their waiters'. Nothing stops while a switch is silent.
+/// Recovers from the loss of machines, of switches, or of both: every survivor stops and reports,
+/// every switch is rewritten, and the survivors resume in a new epoch. Locks held only by lost
+/// machines are then free, or granted to their waiters. No machine is stopped while a switch is
+/// silent.
 ///
-/// Whatever is long travels in pages of one datagram, 16 under way at a time. Switches and machines
-/// act when they have all of them; a switch is told only which of its locks are held, and a machine
-/// of those that concern it. A machine may report, and be told, at most 256 MiB, some ten million
-/// requests.
+/// Long contents travel in pages of one datagram, 16 in flight at a time. Switches and machines act
+/// once they have every page. A switch is told only which of its locks are held, and a machine only
+/// of the locks that concern it. A report, and the answer to a machine, may have at most 256 MiB,
+/// about ten million requests.
 ///
-/// The lost must not be able to act on what the locks protect any more; their packets the switch
-/// drops from then on. A machine that was lost does not return under its number: it takes one that
-/// no machine had before, opens lanes of its own, and joins as a survivor of a recovery.
+/// Lost machines must no longer be able to act on the data protected by the locks; the switch drops
+/// their packets from then on. A lost machine does not return under its number: the machine takes a
+/// number never used before, opens new lanes, and joins as a survivor of a recovery.
 ///
-/// The lane of `rpc` is one that all know to be a coordinator's: the control lane of a machine
-/// ([`AgentProgram::control`](super::AgentProgram::control)), or the one of
-/// [`Places::with_coordinator`]. Others get no answer.
+/// The lane of `rpc` has to be known to the receivers as a coordinator's lane: the control lane of
+/// a machine ([`AgentProgram::control`](super::AgentProgram::control)), or the lane of
+/// [`Places::with_coordinator`]. Requests from other lanes get no answer.
 ///
 /// # Errors
 /// [`RecoveryError`].
 ///
 /// # Panics
-/// If a survivor is no machine of these places.
+/// If a survivor is not a machine of `places`.
 pub async fn recover(
     rpc: &Rpc,
     places: &Places,
@@ -104,13 +106,13 @@ pub async fn recover(
     })
 }
 
-/// Most pages that are under way.
+/// Maximum number of pages in flight.
 const AT_A_TIME: usize = 16;
 
-/// Lives of switches, by which one that has restarted meanwhile is told.
+/// Lives of the switches, by which a switch that has restarted in the meantime is recognised.
 type Lives = BTreeMap<Recipient, u64>;
 
-/// A recovery that is under way.
+/// A recovery in progress.
 struct Recovery<'a> {
     rpc: &'a Rpc,
     places: &'a Places,
@@ -119,7 +121,7 @@ struct Recovery<'a> {
     patience: Patience,
 }
 
-/// To whom the coordinator speaks.
+/// Recipient of the coordinator's requests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Recipient {
     /// The switch of a rack.
@@ -146,7 +148,7 @@ impl Recovery<'_> {
         (to, self.rpc.call(control_lane(at), SERVICE, &request, self.patience))
     }
 
-    /// Awaits the answers to requests that an iterator sends, `at_a_time` under way at a time.
+    /// Awaits the answers to the requests sent by an iterator, with `at_a_time` requests in flight.
     async fn answers(
         &self,
         at_a_time: usize,
@@ -185,7 +187,7 @@ impl Recovery<'_> {
         Ok(reports.whole)
     }
 
-    /// Lives of all switches. Machines are not stopped while one of them is silent.
+    /// Fetches the lives of every switch. Machines are not stopped while a switch is silent.
     async fn lives(&self) -> Result<Lives, RecoveryError> {
         let mut lives = Lives::new();
         let racks = (0..self.places.racks()).map(Recipient::Switch);
@@ -199,7 +201,7 @@ impl Recovery<'_> {
         Ok(lives)
     }
 
-    /// Rewrites all switches (S3), each in the life that it had when the recovery began.
+    /// Rewrites every switch (S3), in the life that the switch had when the recovery began.
     async fn rewrite(&self, lives: &Lives, locks: &Locks) -> Result<(), RecoveryError> {
         let all = 0..self.places.machines() as u8;
         let dead: Vec<_> = all.filter(|machine| !self.survivors.contains(machine)).collect();
@@ -216,7 +218,7 @@ impl Recovery<'_> {
         .await
     }
 
-    /// Has the survivors go on (S2).
+    /// Makes the survivors resume (S2).
     async fn resume(&self, locks: &Locks) -> Result<(), RecoveryError> {
         let told = |&machine: &u8| {
             (Recipient::Machine(machine), encode_locks(&concerning(machine, locks)))
@@ -225,7 +227,7 @@ impl Recovery<'_> {
         self.tell(&told, |_, page| ControlRequest::Resume { epoch: self.epoch, page }).await
     }
 
-    /// Sends to each what it is told, in pages, until all have all of them.
+    /// Sends every recipient its contents in pages, until every recipient has every page.
     async fn tell(
         &self,
         told: &BTreeMap<Recipient, Vec<u8>>,
@@ -247,7 +249,7 @@ impl Recovery<'_> {
     }
 }
 
-/// Reports whose pages come in any order.
+/// Reports under assembly; pages come in any order.
 #[derive(Default)]
 struct Reports {
     begun: BTreeMap<Recipient, Assembly>,
@@ -271,7 +273,8 @@ impl Reports {
     }
 }
 
-/// Pages from a number on, by turns of those who have so many of them each.
+/// Iterates over the pages numbered `from` and up, taking turns among the recipients that still
+/// have pages.
 fn turns(pages: &BTreeMap<Recipient, u32>, from: u32) -> impl Iterator<Item = (Recipient, u32)> {
     let most = pages.values().copied().max().unwrap_or(0);
     (from..most).flat_map(move |number| {
@@ -280,7 +283,7 @@ fn turns(pages: &BTreeMap<Recipient, u32>, from: u32) -> impl Iterator<Item = (R
     })
 }
 
-/// Whether what was asked is done; if not, further pages are missing.
+/// Returns whether the request is carried out; otherwise, further pages are missing.
 fn check(answer: &[u8]) -> Result<bool, RecoveryError> {
     match Progress::decode(answer) {
         Some(Progress::Done) => Ok(true),
@@ -289,20 +292,22 @@ fn check(answer: &[u8]) -> Result<bool, RecoveryError> {
     }
 }
 
-/// Recovers from each loss of machines that the membership tells of, for ever: looks every `every`,
-/// and begins again, in a later look and a later epoch, what was not finished. (Machines that went
-/// on in an epoch do not stop for it again.) One machine at a time does this, on its agent's core
+/// Recovers from every loss of machines reported by the membership, for ever: checks for losses at
+/// intervals of `every`, and repeats an unfinished recovery at a later check and in a later epoch.
+/// (Machines that resumed in an epoch do not stop for the same epoch again.) One machine at a time
+/// runs this function, on its agent's core
 /// ([`AgentProgram::control`](super::AgentProgram::control)).
 ///
-/// A member is settled only when it cannot act any more on what the locks protect. Expelled members
-/// that `peers` still lists count as survivors, so it has to drop them when it tells of the loss.
+/// A member counts as settled only when the member can no longer act on the data protected by the
+/// locks. Expelled members still listed by `peers` count as survivors, so `peers` has to drop them
+/// when reporting the loss.
 ///
-/// The epochs of further tries are none of the membership's. So there may be no other coordinator,
-/// and none after this one: where coordinators are replaced, call [`recover`] with epochs that are
-/// drawn where all coordinators draw theirs.
+/// The epochs of further tries are not the membership's. No other coordinator may therefore exist,
+/// during this call or after it. Where coordinators are replaced, call [`recover`] with epochs
+/// drawn from a source common to every coordinator.
 ///
-/// `note` is told of each recovery that is over, and of the time since the look that found the
-/// loss, which contains recoveries that were not finished.
+/// `note` is called for every finished recovery, with the time since the check that found the loss;
+/// that time includes unfinished recoveries.
 pub async fn recover_losses(
     rpc: &Rpc,
     places: &Places,
@@ -324,10 +329,11 @@ pub async fn recover_losses(
         let Some((epoch, members)) = peers.members().await else { continue };
         let is_left =
             |machine: &u8| members.iter().any(|member| member.node == places.agent(*machine).node);
-        // There are at most 255.
+        // At most 255 machines exist.
         let survivors: Vec<u8> = (0..places.machines() as u8).filter(is_left).collect();
         tried = epoch.0.max(tried + 1);
-        // Packets of the last epoch may be under way, and tell epochs apart by their low bytes.
+        // Packets of the last epoch may be in flight, and epochs in packets differ by their low
+        // bytes only.
         if tried as u8 == finished as u8 && tried != finished {
             tried += 1;
         }

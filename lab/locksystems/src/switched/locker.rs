@@ -1,4 +1,4 @@
-//! A lane's locks of a switch.
+//! A lane's access to the locks of a switch.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -21,7 +21,7 @@ use crate::fisslock::cores::AGENT_CORE;
 use crate::locker::Locker;
 use crate::servers::Toll;
 
-/// The locks of a switch, as one lane of a machine uses them. An update lock is exclusive.
+/// The locks of a switch, as used by one lane of a machine. An update lock is exclusive.
 #[derive(Clone)]
 pub struct SwitchedLocker {
     inner: Rc<Lane>,
@@ -29,7 +29,7 @@ pub struct SwitchedLocker {
 
 struct Lane {
     machine: Arc<Machine>,
-    /// The machine's core that the lane is of.
+    /// The lane's core on the machine.
     core: u8,
     executor: Handle,
     switch: Endpoint,
@@ -38,12 +38,12 @@ struct Lane {
 }
 
 impl SwitchedLocker {
-    /// The locks of a machine, for tasks of a lane's executor. A further task sends and gets what
-    /// they need. When the executor ends, the agent's core does what is left. `toll` is charged for
-    /// each packet that comes, where time is virtual.
+    /// Opens the locks of a machine for tasks of a lane's executor. An additional task sends and
+    /// receives the packets of these tasks. When the executor ends, the agent's core does the
+    /// remaining work. `toll` is charged for every received packet, where time is virtual.
     ///
     /// # Panics
-    /// If the lane is not of a client's core of the machine.
+    /// If the lane is not of a client core of the machine.
     pub fn open(machine: Arc<Machine>, places: &Places, rpc: &Rpc, toll: Option<Toll>) -> Self {
         let core = places.core_at(machine.number(), rpc.lane().at());
         let core = core.filter(|core| *core != AGENT_CORE).expect("a lane of a client's core");
@@ -69,7 +69,7 @@ impl Lane {
         }
     }
 
-    /// Sends and takes in packets for ever.
+    /// Sends and receives packets for ever.
     async fn pump(&self) {
         poll_fn(|task| {
             self.port.read_here();
@@ -81,10 +81,10 @@ impl Lane {
     }
 }
 
-/// A request under way. Dropped, it is given up.
+/// A request in progress. Dropping the request gives it up.
 struct Asking {
     inner: Rc<Lane>,
-    /// `None` once its outcome is known.
+    /// Number of the request; `None` once the outcome is known.
     task: Option<u32>,
 }
 
@@ -95,8 +95,9 @@ impl Asking {
         Self { inner: Rc::clone(inner), task: Some(task) }
     }
 
-    /// What became of it, and whether it was in a queue; `None` if it still waits at the deadline,
-    /// or is known to wait and `wait` does not allow that.
+    /// Awaits the outcome of the request, and whether the request was in a queue. The result is
+    /// `None` if the request still waits at the deadline, or is known to wait although `wait` does
+    /// not allow waiting.
     fn outcome(&mut self, wait: Wait) -> impl Future<Output = Option<(News, bool)>> {
         let mut timer = None;
         poll_fn(move |context| {
@@ -137,11 +138,11 @@ impl Drop for Asking {
     }
 }
 
-/// A lock of a switch that is held. Dropped, it is released.
+/// A held lock of a switch. Dropping the hold releases the lock.
 pub struct SwitchedHold {
     inner: Rc<Lane>,
     lock: u32,
-    /// The request that holds it.
+    /// The request that holds the lock.
     task: u32,
 }
 
@@ -155,11 +156,12 @@ impl Drop for SwitchedHold {
 impl Locker for SwitchedLocker {
     type Held = SwitchedHold;
 
-    /// The deadline is kept, whatever is lost. A request that does not wait is refused as soon as
-    /// it is known to be in a queue; if the switch does not answer, that is never.
+    /// Acquires a lock. The deadline is kept, whatever is lost. A request that must not wait is
+    /// refused as soon as the request is known to be in a queue, which never happens if the switch
+    /// does not answer.
     ///
     /// # Panics
-    /// If the switch has no lock of that number.
+    /// If the switch has no lock with the number `lock`.
     async fn acquire(&self, lock: u64, mode: Mode, wait: Wait) -> Result<SwitchedHold, NotHeld> {
         let inner = &self.inner;
         let lock = u32::try_from(lock).ok().filter(|lock| *lock < inner.machine.locks());
@@ -189,7 +191,8 @@ impl Locker for SwitchedLocker {
         }
     }
 
-    /// The lock is free, or the next one's, when its agent hears of that: nothing waits for it.
+    /// Releases a lock without waiting: the lock is free, or the next holder's, when the agent
+    /// hears of the release.
     async fn release(&self, held: SwitchedHold) -> Result<(), NotHeld> {
         drop(held);
         Ok(())
@@ -199,7 +202,7 @@ impl Locker for SwitchedLocker {
         *self.inner.counts.borrow()
     }
 
-    /// Waits until no lane of the machine has a request or a packet under way.
+    /// Waits until no lane of the machine has a request waiting or a packet in flight.
     async fn quiet(&self) {
         while !self.inner.machine.is_quiet() {
             self.inner.executor.sleep(self.inner.machine.repetition()).await;

@@ -1,11 +1,12 @@
-//! The pool of a machine, shared by its lanes, and the requests that wait there.
+//! The pool of a machine, shared by the machine's lanes, and the requests waiting there.
 //!
-//! Everything happens under one mutex, and nothing waits while it is held. What the pool sends on
-//! the channels of the core that acts, that core sends at once; what it sends on others is kept for
-//! their cores, which are woken. What it tells a task is kept for that task's future.
+//! Every operation runs under one mutex, and does not wait while holding the mutex. Packets that
+//! the pool sends on the acting core's channels are sent by that core at once; packets on other
+//! channels are kept for their cores, which are woken. News for a task is kept for the task's
+//! future.
 //!
-//! While the machine is stopped for a recovery, the pool is left as it is: packets are dropped, and
-//! what lanes do is noted and done when it goes on.
+//! While the machine is stopped for a recovery, the pool is left unchanged: packets are dropped,
+//! and actions of the lanes are recorded and carried out when the machine resumes.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,28 +29,28 @@ use crate::fisslock::{AgentPool, Packet};
 /// News for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum News {
-    /// It holds the lock.
+    /// The request holds the lock.
     Granted,
-    /// It is in no queue, and may ask again.
+    /// The request is in no queue, and may be made again.
     Refused,
-    /// Others hold the lock.
+    /// Other requests hold the lock.
     Queued,
 }
 
-/// A request that waits for news.
+/// A request waiting for news.
 #[derive(Debug)]
 struct Pending {
     lock: u32,
     news: Option<News>,
-    /// Whether it was in a queue at any time.
+    /// Whether the request was in a queue at any time.
     was_queued: bool,
-    /// Whether it was asked of the pool: not while the machine stands still.
+    /// Whether the pool has been asked: not while the machine stands still.
     is_asked: bool,
     mode: Mode,
     waker: Option<Waker>,
 }
 
-/// What a lane has done while the machine stood still.
+/// Action of a lane, deferred while the machine stands still.
 #[derive(PartialEq, Eq, Debug)]
 enum Deferred {
     Ask(u32),
@@ -57,15 +58,15 @@ enum Deferred {
     Release { lock: u32, task: u32 },
 }
 
-/// What the machine keeps for a core.
+/// Data kept by the machine for a core.
 #[derive(Clone, Debug, Default)]
 struct Core {
     /// Packets for the switch.
     outgoing: Vec<Packet>,
-    /// Number of requests so far, and of smaller ones that none has any more.
+    /// Largest request number used so far; `free_tasks` has the smaller numbers not in use.
     tasks: u32,
     free_tasks: Vec<u32>,
-    /// The task that sends.
+    /// The task that sends the packets.
     sender: Option<Waker>,
 }
 
@@ -74,16 +75,16 @@ struct MachineState {
     pool: AgentPool,
     cores: Vec<Core>,
     pending: BTreeMap<u32, Pending>,
-    /// Whether the agent's core looks for what is to be repeated.
+    /// Whether the agent's core checks for packets to be repeated.
     is_watched: bool,
-    /// Epoch of the last recovery that is over.
+    /// Epoch of the last finished recovery.
     epoch: u32,
     /// The recovery for which the machine stands still.
     stopped: Option<Standstill>,
     deferred: Vec<Deferred>,
 }
 
-/// A machine: what its lanes share.
+/// A machine: the state shared by its lanes.
 #[derive(Debug)]
 pub struct Machine {
     number: u8,
@@ -93,10 +94,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine of a number, from 0.
+    /// Creates the machine with a number, counted from 0.
     ///
     /// # Panics
-    /// If there is no such machine.
+    /// If the machine does not exist.
     pub fn new(number: u8, places: &Places, options: SwitchOptions) -> Self {
         assert!(usize::from(number) < places.machines(), "there is no machine {number}");
         let pool = AgentPool::new(number, options.rules, options.preference, options.repeat_ns());
@@ -132,8 +133,8 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A core asks for a lock: the number of the request, which waits for news, and the packets
-    /// that the core has to send.
+    /// Requests a lock on a core. Returns the number of the request, which waits for news, and the
+    /// packets to be sent by the core.
     pub(super) fn ask(&self, core: u8, lock: u32, mode: Mode, now: Nanos) -> (u32, Vec<Packet>) {
         let state = &mut *self.state();
         let task = state.new_task(core);
@@ -144,8 +145,8 @@ impl Machine {
         (task, state.take_outgoing(core))
     }
 
-    /// News of a request, and whether it was in a queue; if there are none, `waker` is woken when
-    /// there are. A request that is granted or refused is forgotten here.
+    /// Returns news of a request, and whether the request was in a queue. Without news, `waker` is
+    /// woken when news arrives. A request reported as granted or refused is forgotten here.
     pub(super) fn news(&self, task: u32, waker: &Waker) -> Option<(News, bool)> {
         let state = &mut *self.state();
         let pending = state.pending.get_mut(&task)?;
@@ -163,8 +164,8 @@ impl Machine {
         Some((news, was_queued))
     }
 
-    /// A request is not wanted any more; if it was granted meanwhile, the lock is released. Returns
-    /// the packets that the request's core has to send.
+    /// Gives up a request; if the request was granted in the meantime, the lock is released.
+    /// Returns the packets to be sent by the request's core.
     pub(super) fn give_up(&self, task: u32, now: Nanos) -> Vec<Packet> {
         let state = &mut *self.state();
         let Some(pending) = state.pending.remove(&task) else { return Vec::new() };
@@ -173,7 +174,7 @@ impl Machine {
         match pending.news {
             Some(News::Granted) => state.do_or_defer(Deferred::Release { lock, task }, now),
             Some(News::Refused) => {}
-            // Clients that give up while the machine stands still leave nothing behind.
+            // Clients that give up while the machine stands still leave no trace.
             _ if !pending.is_asked => {
                 state.deferred.retain(|deferred| *deferred != Deferred::Ask(task));
             }
@@ -184,7 +185,7 @@ impl Machine {
         state.take_outgoing(core_of(task))
     }
 
-    /// The holder of a lock releases it. Returns the packets that the request's core has to send.
+    /// Releases a lock for its holder. Returns the packets to be sent by the request's core.
     pub(super) fn release(&self, lock: u32, task: u32, now: Nanos) -> Vec<Packet> {
         let state = &mut *self.state();
         state.core_of(task).free_tasks.push(task);
@@ -192,27 +193,27 @@ impl Machine {
         state.take_outgoing(core_of(task))
     }
 
-    /// Whether no request waits, and no packet is under way.
+    /// Returns whether no request waits, and no packet is in flight.
     pub(super) fn is_quiet(&self) -> bool {
         let state = self.state();
         state.stopped.is_none() && state.pending.is_empty() && state.pool.is_quiet()
     }
 
-    /// Whether the machine has neither agents nor requests, holds no lock, and has no packet under
-    /// way.
+    /// Returns whether the machine has neither agents nor requests, holds no lock, and has no
+    /// packet in flight.
     pub fn is_idle(&self) -> bool {
         let state = self.state();
         state.stopped.is_none() && state.pending.is_empty() && state.pool.is_idle()
     }
 
-    /// Agents of the machine, and requests that hold locks or wait for them; 0 when no lock is used
-    /// here.
+    /// Number of the machine's agents, and of its requests that hold locks or wait; 0 when no lock
+    /// is used here.
     pub fn in_use(&self) -> usize {
         self.state().pool.in_use()
     }
 
-    /// Takes in packets that have come to a core. Returns those that it has to send; `waker` is
-    /// woken when there are more.
+    /// Processes packets received by a core. Returns the packets to be sent by the core; `waker` is
+    /// woken when further packets are to be sent.
     pub(super) fn turn(
         &self,
         core: u8,
@@ -230,8 +231,8 @@ impl Machine {
         state.take_outgoing(core)
     }
 
-    /// Repeats packets of all cores that were not acknowledged in time. To be called by the agent's
-    /// core, which sends them, about twice in the time of a repetition, while [`Self::is_watched`].
+    /// Repeats packets of every core not acknowledged in time. To be called by the agent's core,
+    /// which sends the repetitions, about twice per repetition time, while [`Self::is_watched`].
     pub(super) fn repeat_lost(&self, now: Nanos) {
         let state = &mut *self.state();
         if state.stopped.is_none() {
@@ -239,7 +240,7 @@ impl Machine {
         }
     }
 
-    /// Whether anything may have to be repeated. If not, the agent's core is woken when that
+    /// Returns whether packets may have to be repeated. If not, the agent's core is woken when that
     /// changes.
     pub(super) fn is_watched(&self) -> bool {
         let state = &mut *self.state();
@@ -247,8 +248,8 @@ impl Machine {
         state.is_watched
     }
 
-    /// Stops the machine for a recovery: a page of its report, if it has so many. `None` if the
-    /// recovery is over, or a later one has begun.
+    /// Stops the machine for a recovery. Returns a page of the report, if the report has so many;
+    /// `None` if the recovery is over, or a later recovery has begun.
     pub(super) fn stop(&self, epoch: u32, page: u32) -> Option<Page> {
         let state = &mut *self.state();
         let stopped = state.stopped.as_ref().map_or(state.epoch, Standstill::epoch);
@@ -258,14 +259,14 @@ impl Machine {
         if epoch > stopped {
             let report = encode_report(&state.pool.report());
             state.stopped = Some(Standstill::of(epoch, report));
-            // They are of the epoch that ends.
+            // These packets belong to the epoch that ends.
             state.cores.iter_mut().for_each(|core| core.outgoing.clear());
         }
         state.stopped.as_ref()?.page(page)
     }
 
-    /// Takes in a page of the locks with which the machine goes on after a recovery. It does with
-    /// the last one.
+    /// Accepts a page of the locks with which the machine resumes after a recovery. The machine
+    /// resumes with the last page.
     pub(super) fn resume(&self, epoch: u32, page: Page, now: Nanos) -> Progress {
         let state = &mut *self.state();
         let locks = match &mut state.stopped {
@@ -277,13 +278,13 @@ impl Machine {
             _ => return Progress::Refused,
         };
         (state.epoch, state.stopped) = (epoch, None);
-        // Packets have the low byte of the epoch: none may be under way from one that differs by a
-        // multiple of 256.
+        // Packets have the low byte of the epoch: no packet may be in flight from an epoch that
+        // differs by a multiple of 256.
         state.act(AGENT_CORE, |pool, out| pool.recover(epoch as u8, &locks, now.0, out), now);
         for deferred in std::mem::take(&mut state.deferred) {
             state.carry_out(deferred, now);
         }
-        // None of them has asked for it.
+        // The cores have not asked for these packets.
         state.cores.iter_mut().filter(|core| !core.outgoing.is_empty()).for_each(Core::wake);
         Progress::Done
     }
@@ -298,8 +299,8 @@ impl Core {
 }
 
 impl MachineState {
-    /// A number that no request has. It is that of the core's last one that ended, whose grant may
-    /// be under way: nonces tell them apart.
+    /// Returns a number not used by a request. The number is the core's most recently freed number,
+    /// whose old grant may be in flight: nonces tell the requests apart.
     fn new_task(&mut self, core: u8) -> u32 {
         let of = &mut self.cores[usize::from(core)];
         of.free_tasks.pop().unwrap_or_else(|| {
@@ -308,7 +309,7 @@ impl MachineState {
         })
     }
 
-    /// The core of a request.
+    /// Returns the core of a request.
     fn core_of(&mut self, task: u32) -> &mut Core {
         &mut self.cores[usize::from(core_of(task))]
     }
@@ -328,7 +329,8 @@ impl MachineState {
     fn carry_out(&mut self, what: Deferred, now: Nanos) {
         match what {
             Deferred::Ask(task) => {
-                // It may have been given up meanwhile, and a later one have its number.
+                // The request may have been given up in the meantime, and a later request may have
+                // its number.
                 let pending = self.pending.get_mut(&task).filter(|pending| !pending.is_asked);
                 let Some(pending) = pending else { return };
                 pending.is_asked = true;
@@ -348,7 +350,7 @@ impl MachineState {
         }
     }
 
-    /// Does something with the pool on a core, and passes on what comes of it.
+    /// Performs an operation on the pool for a core, and passes on the effects.
     fn act(&mut self, core: u8, act: impl FnOnce(&mut AgentPool, &mut Effects), now: Nanos) {
         let mut out = Effects { core, ..Effects::default() };
         act(&mut self.pool, &mut out);
@@ -358,14 +360,14 @@ impl MachineState {
             at += 1;
             match told {
                 Told::Granted(lock, task, _) if !self.tell(lock, task, News::Granted) => {
-                    // It was given up while the machine stood still.
+                    // The request was given up while the machine stood still.
                     self.pool.release(lock, task, now.0, &mut out);
                 }
                 Told::Refused(lock, task) => _ = self.tell(lock, task, News::Refused),
                 Told::Granted(..) | Told::Queued(..) => {}
             }
         }
-        // After the grants, because a request may be told both at once.
+        // After the grants, because a request may be told of both at once.
         for told in &out.told {
             if let Told::Queued(lock, task) = *told {
                 self.tell(lock, task, News::Queued);
@@ -385,7 +387,7 @@ impl MachineState {
         }
     }
 
-    /// Tells a request that was asked: whether there is one.
+    /// Tells news to a request that has been asked of the pool. Returns whether the request exists.
     fn tell(&mut self, lock: u32, task: u32, news: News) -> bool {
         let asked = |pending: &&mut Pending| pending.is_asked && pending.lock == lock;
         let Some(pending) = self.pending.get_mut(&task).filter(asked) else { return false };

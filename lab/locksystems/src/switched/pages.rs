@@ -1,21 +1,21 @@
-//! Long byte strings in pages, each of which fits a datagram.
+//! Long byte strings in pages, each small enough for a datagram.
 //!
-//! A datagram may be lost, so a page is sent again alone. All pages but the last have
-//! [`PAGE_BYTES`], and each names the number of all.
+//! A datagram may be lost, so a page can be sent again alone. Every page except the last has
+//! [`PAGE_BYTES`]; every page names the total number of pages.
 
 use std::collections::BTreeMap;
 
-/// Bytes of a page but the last. With the headers of the request and of the RPC layer it fits a
-/// datagram.
+/// Bytes of every page except the last. Together with the headers of the request and of the RPC
+/// layer, a page fits a datagram.
 pub(super) const PAGE_BYTES: usize = 4_000;
 
-/// Most bytes of what a machine reports or is told: about ten million requests.
+/// Maximum number of bytes reported by a machine or told to a machine: about ten million requests.
 pub(super) const MOST_BYTES: usize = 256 << 20;
 
 /// A part of a byte string.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Page {
-    /// Its number, from 0.
+    /// Number of the page, from 0.
     pub(super) number: u32,
     /// Number of pages of the string.
     pub(super) pages: u32,
@@ -24,7 +24,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// A page of a string, if the string has so many.
+    /// Returns a page of a string, if the string has so many.
     pub(super) fn of(string: &[u8], number: u32) -> Option<Self> {
         let pages = pages_of(string);
         let begin = number as usize * PAGE_BYTES;
@@ -45,14 +45,14 @@ impl Page {
         bytes
     }
 
-    /// The page of some bytes; `None` for others.
+    /// Decodes a page; `None` for malformed bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (number, rest) = bytes.split_first_chunk()?;
         let (pages, rest) = rest.split_first_chunk()?;
         let (number, pages) = (u32::from_le_bytes(*number), u32::from_le_bytes(*pages));
         let is_full = match pages.checked_sub(number)? {
             0 => false,
-            // Only a string without bytes has a page without.
+            // Only an empty string has an empty page.
             1 => rest.len() <= PAGE_BYTES && (number == 0 || !rest.is_empty()),
             _ => rest.len() == PAGE_BYTES,
         };
@@ -60,25 +60,25 @@ impl Page {
     }
 }
 
-/// Number of pages of a string, at least one.
+/// Returns the number of pages of a string, at least one.
 pub(super) fn pages_of(string: &[u8]) -> u32 {
-    // At most so many bytes are sent.
+    // The number fits, because the strings sent are short enough.
     string.len().div_ceil(PAGE_BYTES).max(1) as u32
 }
 
-/// What a page was.
+/// Result of adding a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Added {
-    /// One of several; others are missing.
+    /// The page is kept; further pages are missing.
     Kept,
-    /// The last that was missing: the string.
+    /// The last missing page: returns the string.
     Whole(Vec<u8>),
-    /// A page of another string, or of one that is too long.
+    /// A page of a different string, or of a string that is too long.
     Refused,
 }
 
-/// Pages of a string, which come in any order and more than once. It grows with what has come, not
-/// with what a page says.
+/// Pages of a string under assembly, which come in any order and more than once. Memory grows with
+/// the pages received, not with the number announced in a page.
 #[derive(Clone, Debug)]
 pub(super) struct Assembly {
     most_pages: u32,
@@ -86,13 +86,13 @@ pub(super) struct Assembly {
 }
 
 impl Assembly {
-    /// The beginning of a string of at most so many bytes, in whole pages.
+    /// Starts a string of at most `bytes` bytes, in whole pages.
     pub(super) const fn of_at_most(bytes: usize) -> Self {
         let most_pages = bytes.div_ceil(PAGE_BYTES) as u32;
         Self { most_pages: if most_pages == 0 { 1 } else { most_pages }, pages: BTreeMap::new() }
     }
 
-    /// Adds a page. With the last one, the string is handed out, and the next one begins.
+    /// Adds a page. With the last page, the string is returned, and the next string begins.
     pub(super) fn add(&mut self, page: Page) -> Added {
         let pages = page.pages;
         let is_other = self.pages.values().next().is_some_and(|other| other.pages != pages);

@@ -1,7 +1,7 @@
-//! Where the switches and the machines are.
+//! Locations of the switches and the machines.
 //!
-//! Each rack has a switch and a block of the machines. A lock is decided on by the switch of one
-//! rack ([`rack_of`]); machines of others reach it through their own, one hop further.
+//! Every rack has a switch and a block of the machines. The switch of one rack decides on a lock
+//! ([`rack_of`]); machines of other racks reach that switch through their own, with one more hop.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,11 @@ use crate::fisslock::rules::rack_of;
 /// Lanes of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MachineLanes {
-    /// First of the two lanes that the agent's program opens.
+    /// First of the two lanes opened by the agent's program.
     pub agent: Endpoint,
-    /// First lane of the clients' cores, on the agent's node; the others follow it.
+    /// First lane of the client cores, on the agent's node; the lanes of further cores follow.
     pub clients: LaneId,
-    /// Number of clients' cores.
+    /// Number of client cores.
     pub cores: u8,
 }
 
@@ -45,17 +45,17 @@ pub struct Places {
     switches: Vec<Endpoint>,
     machines: Vec<MachineLanes>,
     locks: u32,
-    /// The lane of a coordinator that is no machine.
+    /// The lane of a coordinator that is not a machine.
     coordinator: Option<Endpoint>,
 }
 
 impl Places {
-    /// The switch of each rack, by the first of the two lanes that its program opens, and the
-    /// machines, which are numbered as they are listed: as many in each rack, the first in the
-    /// first.
+    /// Creates the places. A rack's switch is named by the first of the two lanes opened by the
+    /// switch's program. Machines are numbered as listed and spread evenly over the racks, the
+    /// first machines in the first rack.
     ///
     /// # Errors
-    /// There are more machines, racks, cores or locks than switches serve.
+    /// The numbers of machines, racks, cores or locks exceed the capacity of the switches.
     pub fn new(
         switches: Vec<Endpoint>,
         machines: Vec<MachineLanes>,
@@ -69,7 +69,7 @@ impl Places {
         Ok(Self { switches, machines, locks: placement.on_switch(), coordinator: None })
     }
 
-    /// The same places, with a coordinator of recoveries that is none of the machines.
+    /// Adds a coordinator of recoveries that is not a machine.
     #[must_use]
     pub fn with_coordinator(self, lane: Endpoint) -> Self {
         Self { coordinator: Some(lane), ..self }
@@ -77,14 +77,14 @@ impl Places {
 
     /// Number of racks: at least one.
     pub const fn racks(&self) -> u8 {
-        // There are no more than machines.
+        // Racks are at most as many as machines.
         self.switches.len() as u8
     }
 
     /// Packet lane of a rack's switch.
     ///
     /// # Panics
-    /// If there is no such rack.
+    /// If the rack does not exist.
     pub fn switch(&self, rack: u8) -> Endpoint {
         self.switches[usize::from(rack)]
     }
@@ -99,7 +99,7 @@ impl Places {
         rack_of(lock, self.racks())
     }
 
-    /// Number of locks that the switch of a rack decides on.
+    /// Number of locks decided on by the switch of a rack.
     pub(super) const fn locks_at(&self, rack: u8) -> u32 {
         self.locks.saturating_sub(rack as u32).div_ceil(self.racks() as u32)
     }
@@ -119,8 +119,8 @@ impl Places {
         self.locks
     }
 
-    /// Whether what a lane asks for a recovery is done: that of the coordinator, and the control
-    /// lanes of the machines.
+    /// Returns whether recovery requests from a lane are carried out: the lane is the
+    /// coordinator's, or a machine's control lane.
     pub(super) fn may_coordinate(&self, from: Endpoint) -> bool {
         let mut machines = self.machines.iter();
         let is_its = |machine: &MachineLanes| control_lane(machine.agent) == from;
@@ -130,36 +130,36 @@ impl Places {
     /// Packet lane of a machine's agent.
     ///
     /// # Panics
-    /// If there is no such machine.
+    /// If the machine does not exist.
     pub(super) fn agent(&self, machine: u8) -> Endpoint {
         self.machines[usize::from(machine)].agent
     }
 
-    /// Number of cores of a machine, with its agent's.
+    /// Number of cores of a machine, including the agent's core.
     ///
     /// # Panics
-    /// If there is no such machine.
+    /// If the machine does not exist.
     pub(super) fn cores(&self, machine: u8) -> u8 {
         self.machines[usize::from(machine)].cores + 1
     }
 
-    /// Number of channels of the machine that has most.
+    /// Number of channels of the machine with the most channels.
     pub(super) fn channels(&self) -> u16 {
         let cores = (0..self.machines.len()).map(|machine| self.cores(machine as u8)).max();
         u16::from(cores.unwrap_or(0)) * CHANNELS
     }
 
-    /// Packet lane of a machine's core, if there is such a core.
+    /// Packet lane of a machine's core; `None` if the machine has no such core.
     pub(super) fn core(&self, machine: u8, core: u8) -> Option<Endpoint> {
         self.machines.get(usize::from(machine))?.core(core)
     }
 
-    /// Core of a machine that has that lane.
+    /// Core of a machine with a given lane.
     pub(super) fn core_at(&self, machine: u8, at: Endpoint) -> Option<u8> {
         self.machines.get(usize::from(machine))?.core_at(at)
     }
 
-    /// Packet lanes of all cores in a rack.
+    /// Packet lanes of every core in a rack.
     pub(super) fn cores_in(&self, rack: u8) -> BTreeSet<Endpoint> {
         let machines = (0..self.machines.len() as u8).filter(|of| self.rack_of(*of) == rack);
         let lanes = |machine: u8| {
@@ -170,7 +170,7 @@ impl Places {
     }
 }
 
-/// The lane for messages of recoveries beside a lane for packets.
+/// Returns the lane for recovery messages that accompanies a lane for packets.
 pub(super) const fn control_lane(packets: Endpoint) -> Endpoint {
     Endpoint { lane: LaneId(packets.lane.0 + 1), ..packets }
 }

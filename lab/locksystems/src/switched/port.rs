@@ -1,4 +1,4 @@
-//! Ports of cores and switches: packets, as notices of a lane.
+//! Ports of cores and switches: packets, sent as notices of a lane.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,13 +15,13 @@ pub const PACKETS: Service = Service(7);
 /// Service of packets from one switch to another.
 pub(super) const RELAYS: Service = Service(8);
 
-/// What goes through ports.
+/// Message type carried by ports.
 pub(super) trait Carry: Sized + 'static {
     const SERVICE: Service;
 
     fn encode(&self) -> Vec<u8>;
 
-    /// `None` for other bytes.
+    /// Returns `None` for malformed bytes.
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -40,9 +40,9 @@ impl Carry for Packet {
 /// A packet between switches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Relay {
-    /// For the switch that decides on its lock.
+    /// For the switch that decides on the packet's lock.
     Up(Packet),
-    /// For a machine in the rack of the switch that it goes to.
+    /// For a machine in the rack of the receiving switch.
     Down(u8, Packet),
 }
 
@@ -68,18 +68,18 @@ impl Carry for Relay {
     }
 }
 
-/// Sends packets, and keeps those that have come and were not taken. Bytes that are no packet are
-/// dropped, and what comes from strangers.
+/// Sends packets, and keeps received packets until taken. Malformed bytes and packets from unknown
+/// senders are dropped.
 pub(super) struct Port<T = Packet> {
     rpc: Rpc,
     packets: Rc<RefCell<Vec<T>>>,
-    /// The task that takes them.
+    /// The task that takes the received packets.
     reader: Rc<Cell<Option<TaskId>>>,
 }
 
 impl<T: Carry> Port<T> {
-    /// The port of a lane. There is one for a type. `toll` is charged for each packet that comes,
-    /// where time is virtual.
+    /// Opens the port of a lane. A lane has one port per message type. `toll` is charged for every
+    /// received packet, where time is virtual.
     pub(super) fn of(
         rpc: Rpc,
         toll: Option<Toll>,
@@ -111,12 +111,12 @@ impl<T: Carry> Port<T> {
         &self.rpc
     }
 
-    /// Has further packets wake the current task.
+    /// Makes further packets wake the current task.
     pub(super) fn read_here(&self) {
         self.reader.set(Some(self.rpc.lane().executor().current()));
     }
 
-    /// Takes the packets that have come.
+    /// Takes the received packets.
     pub(super) fn take(&self) -> Vec<T> {
         self.packets.take()
     }

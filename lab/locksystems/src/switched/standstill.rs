@@ -1,11 +1,11 @@
-//! A machine that stands still for a recovery: its report, and the pages of what it is told.
+//! A machine stopped for a recovery: the machine's report, and the pages of the recovery's result.
 
 use super::control::Progress;
 use super::pages::{Added, Assembly, MOST_BYTES, Page};
 use crate::fisslock::report::{Locks, decode_locks};
 
-/// State of a machine from its stop in an epoch on. Nothing of it outlasts that stop, so no page of
-/// an earlier epoch is taken for one of this.
+/// State of a machine from the stop in an epoch on. The state does not outlast the stop, so a page
+/// of an earlier epoch is never taken for a page of this epoch.
 #[derive(Debug)]
 pub(super) struct Standstill {
     epoch: u32,
@@ -14,7 +14,7 @@ pub(super) struct Standstill {
 }
 
 impl Standstill {
-    /// A stop, with what the machine reports.
+    /// Creates the state of a stop, with the machine's report.
     pub(super) const fn of(epoch: u32, report: Vec<u8>) -> Self {
         Self { epoch, report, told: Assembly::of_at_most(MOST_BYTES) }
     }
@@ -24,12 +24,12 @@ impl Standstill {
         self.epoch
     }
 
-    /// A page of the report, if it has so many.
+    /// Returns a page of the report, if the report has so many.
     pub(super) fn page(&self, number: u32) -> Option<Page> {
         Page::of(&self.report, number)
     }
 
-    /// Takes in a page of what the machine is told: the locks, with the last one.
+    /// Accepts a page of the locks that concern the machine. Returns the locks with the last page.
     pub(super) fn tell(&mut self, page: Page) -> Result<Locks, Progress> {
         match self.told.add(page) {
             Added::Kept => Err(Progress::Kept),

@@ -1,4 +1,4 @@
-//! The switch as a program: the pipeline for packets, and its control plane for recoveries.
+//! The switch as a program: the pipeline for packets, and the control plane for recoveries.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,17 +20,18 @@ use crate::fisslock::decider::Metadata;
 use crate::fisslock::report::{decode_switch, switch_bytes};
 use crate::fisslock::{Decider, Packet, Pipeline, Rules};
 
-/// Beginning of a switch.
+/// Initial state of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// No machine has asked for a lock before: all are free.
+    /// No machine has asked for a lock before: every lock is free.
     First,
-    /// It was there before, and has lost its state: it drops all packets until a recovery has told
-    /// it what is held.
+    /// The switch was in use before, and has lost its state: packets are dropped until a recovery
+    /// has told the switch which locks are held.
     Again,
 }
 
-/// What decides on packets: the pipeline, which has the closed rules only, or for others the table.
+/// Decider of packets: the pipeline, which implements only the closed rules, or the table for other
+/// rules.
 enum Deciding {
     Pipeline(Box<Pipeline>),
     Table(Decider),
@@ -60,22 +61,25 @@ impl Deciding {
     }
 }
 
-/// State of the switch, which its control plane rewrites.
+/// State of the switch, rewritten by the control plane.
 struct SwitchState {
-    /// Its locks have numbers of their own: every so many of all, as there are racks.
+    /// Decides on the switch's own locks, which have local numbers: the global number divided by
+    /// the number of racks.
     deciding: Deciding,
     places: Places,
     rack: u8,
-    /// Tells one life of the switch from another.
+    /// Distinguishes one life of the switch from another.
     life: u64,
-    /// Epoch of the last recovery; none before the first one of a switch that has lost its state.
+    /// Epoch of the last recovery; `None` before the first recovery of a switch that has lost its
+    /// state.
     epoch: Option<u32>,
-    /// Pages of a rewrite in an epoch, which takes effect with the last one.
+    /// Epoch and pages of a rewrite, which takes effect with the last page.
     rewrite: Option<(u32, Assembly)>,
 }
 
 impl SwitchState {
-    /// Decides on a packet of a lock of this switch: the machines that packets go to.
+    /// Decides on a packet of a lock of this switch. Returns the outgoing packets with their target
+    /// machines.
     fn process(&mut self, packet: Packet) -> Vec<(u8, Packet)> {
         if self.epoch.is_none() {
             return Vec::new();
@@ -86,8 +90,8 @@ impl SwitchState {
         routed
     }
 
-    /// Takes in a page of a rewrite, and begins the epoch with the last one. A request for an
-    /// earlier life is late: the machines have gone on since.
+    /// Accepts a page of a rewrite, and begins the epoch with the last page. A request for an
+    /// earlier life is late: the machines have resumed since.
     fn rewrite(&mut self, epoch: u32, life: u64, page: Page) -> Progress {
         let begun = self.rewrite.as_ref().map(|(epoch, _)| *epoch);
         if life != self.life || Some(epoch) < self.epoch.max(begun) {
@@ -124,21 +128,21 @@ pub struct SwitchProgram {
     state: Rc<RefCell<SwitchState>>,
     places: Places,
     rack: u8,
-    /// For its machines.
+    /// Port for the machines of the rack.
     machines: Port,
-    /// For the other switches.
+    /// Port for the other switches.
     switches: Port<Relay>,
     control: Rpc,
 }
 
 impl SwitchProgram {
-    /// Opens the lanes of a rack's switch, the one of its place and the next.
+    /// Opens the two lanes of a rack's switch: the lane named by the places, and the next lane.
     ///
     /// # Errors
     /// The fabric refuses.
     ///
     /// # Panics
-    /// If there is no such rack.
+    /// If the rack does not exist.
     pub fn open(
         rack: u8,
         start: Start,
@@ -179,7 +183,7 @@ impl SwitchProgram {
         Ok(Self { state, places: places.clone(), rack, machines, switches, control })
     }
 
-    /// The control plane's lane.
+    /// Returns the control plane's lane.
     pub const fn control(&self) -> &Rpc {
         &self.control
     }
@@ -197,7 +201,7 @@ impl SwitchProgram {
             }
             for relay in self.switches.take() {
                 match relay {
-                    // Others are not for this switch.
+                    // Packets about locks of other racks are not for this switch.
                     Relay::Up(packet) if self.places.home(packet.lock) == self.rack => {
                         self.decide(packet);
                     }
@@ -210,10 +214,10 @@ impl SwitchProgram {
         .await;
     }
 
-    /// Decides on a packet of one of its locks.
+    /// Decides on a packet of one of the switch's locks.
     fn decide(&self, packet: Packet) {
         let routed = self.state.borrow_mut().process(packet);
-        // A packet may name any machine as that of its task.
+        // A packet may name any machine number as its task's machine.
         let is_there = |(machine, _): &(u8, _)| usize::from(*machine) < self.places.machines();
         for (machine, packet) in routed.into_iter().filter(is_there) {
             let rack = self.places.rack_of(machine);
@@ -225,7 +229,7 @@ impl SwitchProgram {
         }
     }
 
-    /// Sends a packet to a machine, if it is in this rack.
+    /// Sends a packet to a machine, if the machine is in this rack.
     fn deliver(&self, machine: u8, packet: &Packet) {
         let is_here = self.places.rack_of(machine) == self.rack;
         let core = self.places.core(machine, packet.destination());

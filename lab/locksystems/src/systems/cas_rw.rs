@@ -1,8 +1,8 @@
 //! `cas-rw`: readers and writers that retry, "retry on fail" in DSLR §6.1, CASLock in DecLock §6.1.
 //! The word is [`CasRwWord`].
 //!
-//! A writer swaps the free word for its own name. A reader counts itself, and polls while there is
-//! a writer. There is no queue, so any number may pass a request that waits.
+//! A writer swaps the free word for its own name. A reader counts itself, and polls while a writer
+//! is there. Without a queue, any number of requests may pass a waiting request.
 
 use lotus_locks::word::{Acquired, CasRwWord, Head, Mode};
 use lotus_locks::{
@@ -26,8 +26,7 @@ pub enum Release {
     /// One fetch-and-add.
     #[default]
     Add,
-    /// A compare-and-swap, repeated while readers count themselves: what the published programs
-    /// do.
+    /// A compare-and-swap, repeated while readers count themselves, as in the published programs.
     Swap,
 }
 
@@ -36,7 +35,7 @@ pub enum Release {
 pub struct CasRwUse {
     mode: Mode,
     owner: u32,
-    /// Generation that the lock had when it was last seen.
+    /// Generation of the lock when last seen.
     generation: u8,
     failures: u32,
     at: At,
@@ -44,14 +43,14 @@ pub struct CasRwUse {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
-    /// The first verb is to be posted, or is under way.
+    /// The first verb has to be posted, or is under way.
     Asking,
     /// A writer pauses between two tries.
     Pausing,
     /// A reader that has counted itself reads the word.
     Polling,
     Held,
-    /// The word that a release by swapping expects; `None` by adding.
+    /// The word that a release by swapping expects; `None` when adding.
     Leaving(Option<u64>),
 }
 
@@ -82,7 +81,7 @@ impl CasRwUse {
         Step::Held
     }
 
-    /// What a verb of an acquisition has found.
+    /// Handles the answer of an acquisition's verb.
     fn acquire(&mut self, found: CasRwWord, view: &mut View<'_>) -> Step {
         let acquired = match self.mode {
             Mode::Shared => found.to_reader(),
@@ -90,7 +89,7 @@ impl CasRwUse {
         };
         match acquired {
             Acquired::Resetting => Step::Barred,
-            // What it has counted went with the reset that it has slept through.
+            // A reset that the reader slept through has erased its count.
             _ if self.at == At::Polling && found.generation() != self.generation => {
                 self.generation = found.generation();
                 self.ask()
@@ -125,10 +124,10 @@ impl CasRwUse {
         Step::Post(verb)
     }
 
-    /// What a verb of a release has found.
+    /// Handles the answer of a release's verb.
     fn left(&mut self, found: CasRwWord, expected: Option<u64>) -> Step {
         let Some(expected) = expected else { return Step::Gone(Ok(())) };
-        // A lock that is being reset is freed by that.
+        // A reset frees the lock without the release.
         if found.word() == expected || found.is_resetting() {
             return Step::Gone(Ok(()));
         }
@@ -175,7 +174,7 @@ impl LockSystem for CasRw {
             (At::Polling, Event::Paused) => Step::Post(Verb::Read),
             (At::Asking | At::Polling, Event::Found(word)) => of.acquire(CasRwWord::of(word), view),
             (At::Held, Event::Leave) => of.leave(self.release),
-            // A reader that waits takes back what it has counted.
+            // A waiting reader takes back its count.
             (At::Polling, Event::Leave) => of.leave(Release::Add),
             (_, Event::Leave) => Step::Gone(Ok(())),
             (At::Leaving(expected), Event::Found(word)) => of.left(CasRwWord::of(word), expected),

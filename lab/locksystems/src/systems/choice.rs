@@ -76,12 +76,14 @@ impl Kind {
         }
     }
 
-    /// Whether it uses masked atomics where the fabric has them, and does without elsewhere.
+    /// Whether the system uses masked atomics where the fabric has them, and works without masked
+    /// atomics elsewhere.
     pub const fn likes_masks(self) -> bool {
         matches!(self, Self::Mcs | Self::RmaRw | Self::ShiftLock)
     }
 
-    /// Whether uses of a lock tell one another of themselves ([`TELLS`](lotus_locks::LockSystem::TELLS)).
+    /// Whether the uses of a lock send notices to one another
+    /// ([`TELLS`](lotus_locks::LockSystem::TELLS)).
     pub const fn tells(self) -> bool {
         matches!(
             self,
@@ -94,12 +96,12 @@ impl Kind {
         )
     }
 
-    /// Whether it does not work without atomics on 16 bytes ([`WIDE`](lotus_locks::LockSystem::WIDE)).
+    /// Whether the system needs atomics on 16 bytes ([`WIDE`](lotus_locks::LockSystem::WIDE)).
     pub const fn needs_wide_atomics(self) -> bool {
         matches!(self, Self::ShiftLockWide)
     }
 
-    /// Whether the system works on a fabric that can do this.
+    /// Checks whether the system works on a fabric with these capabilities.
     ///
     /// # Errors
     /// [`Unoffered::TooWide`].
@@ -110,7 +112,7 @@ impl Kind {
         }
     }
 
-    /// Whether the system can be had with this treatment of holders that are late or lost.
+    /// Checks whether the system is offered with this treatment of late or lost holders.
     ///
     /// # Errors
     /// [`Unoffered`].
@@ -132,7 +134,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A name that is no lock system's.
+/// Error: a name that no lock system has.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "there is no lock system \"{0}\"; there are cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, \
@@ -140,16 +142,16 @@ impl fmt::Display for Kind {
 )]
 pub struct UnknownKind(String);
 
-/// What a system cannot be had with: a treatment of holders that are late or lost, or a fabric.
+/// Error: a system is not offered with a treatment of late or lost holders, or with a fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unoffered {
-    /// Its paper does not say what becomes of them.
+    /// The paper does not say what becomes of late or lost holders.
     #[error("there is no {0} as published: its paper has no leases of update locks")]
     Unpublished(Kind),
-    /// It is a baseline, which tolerates no failure.
+    /// The system is a baseline, which tolerates no failure.
     #[error("there is {0} as published only: it tolerates no failure")]
     Unfenced(Kind),
-    /// Its locks have no room for the mark of a reset.
+    /// The locks have no room for the mark of a reset.
     #[error("there is {0} as published only: its lock has no room for the mark of a reset")]
     Markless(Kind),
     /// The fabric has no atomics on 16 bytes.
@@ -174,8 +176,7 @@ impl FromStr for Kind {
 pub struct Choice {
     /// The system.
     pub kind: Kind,
-    /// Treatment of holders that are late or lost; without effect where [`Kind::check`] refuses
-    /// it.
+    /// Treatment of late or lost holders; ignored if [`Kind::check`] refuses the treatment.
     pub recovery: Recovery,
     /// Whether `cas`, `cas-rw` and `drtm` back off ([`Pacing::SMART`]).
     pub backs_off: bool,
@@ -183,15 +184,15 @@ pub struct Choice {
     pub release: Release,
     /// Times of the systems of DSLR.
     pub times: DslrTimes,
-    /// Number of writers of `shiftlock` and `shiftlock-wide` that hold a lock one after another
-    /// before readers have it.
+    /// Number of consecutive writers of `shiftlock` and `shiftlock-wide` that hold a lock before
+    /// readers have the lock.
     pub threshold: u16,
-    /// Entries of the queues of `declock`; see [`DeclockFields::fits`](lotus_locks::word::DeclockFields).
+    /// Entries of the queues of `declock`; see [`DeclockFields::fits`].
     pub entries: u32,
 }
 
 impl Choice {
-    /// A system with the options of its paper, fenced if it can be had so.
+    /// Chooses a system with the options of its paper, fenced if possible.
     pub const fn of(kind: Kind) -> Self {
         let recovery = match kind.check(Recovery::Fenced) {
             Ok(()) => Recovery::Fenced,
@@ -203,7 +204,7 @@ impl Choice {
         Self { kind, recovery, backs_off: false, release, times, threshold, entries }
     }
 
-    /// Does something with the chosen system.
+    /// Performs an operation with the chosen system.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
         let Self { recovery, release, times, threshold, entries, .. } = self;
         let pacing = if self.backs_off { Pacing::SMART } else { Pacing::NONE };
@@ -228,9 +229,8 @@ impl Choice {
         self.visit(ObjectBytes)
     }
 
-    /// Largest number of requests for one lock, each counted by its lease terms, that may be
-    /// outstanding together; `None` if there is no bound below that of
-    /// [`Waiter`](lotus_locks::Waiter).
+    /// Largest number of outstanding requests for one lock, each counted by its lease terms; `None`
+    /// if there is no bound below the bound of [`Waiter`](lotus_locks::Waiter).
     pub const fn capacity(self) -> Option<u32> {
         match self.kind {
             Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::RmaRw | Kind::Drtm | Kind::Ncosed => None,

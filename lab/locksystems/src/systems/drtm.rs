@@ -1,13 +1,13 @@
-//! `drtm`: a writer by compare-and-swap, readers by a lease that they share (DrTM, a baseline of
-//! DSLR §6.1 and ShiftLock §4.1). The word is [`DrtmWord`].
+//! `drtm`: a writer by compare-and-swap, readers by a shared lease (DrTM, a baseline of DSLR §6.1
+//! and ShiftLock §4.1). The word is [`DrtmWord`].
 //!
-//! A reader writes the end of its lease into the word, or relies on the one that it finds there,
-//! if that lasts long enough; it releases nothing. A writer waits until the lease has ended. So
-//! clocks are compared across nodes: each may be off the cluster's time by a bound, by which
-//! readers stop earlier and writers begin later.
+//! A reader writes the end of its lease into the word, or relies on the lease found in the word, if
+//! that lease lasts long enough. A reader releases nothing. A writer waits until the lease has
+//! ended. So clocks are compared across nodes: each clock may deviate from the cluster's time by a
+//! bound, by which readers stop earlier and writers begin later.
 //!
-//! A reader has to see that its lease lasts still ([`lotus_locks::Client::is_valid`]) before it uses
-//! what it has read. A writer has no lease: the lock stays with one that is lost.
+//! A reader has to check the end of its lease ([`lotus_locks::Client::is_valid`]) before using data
+//! that it has read. A writer has no lease: a lost writer keeps the lock.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::word::DrtmWord;
 /// The system. See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Drtm {
-    /// Time for which a reader takes a lease, for each term that it asks for.
+    /// Duration of a reader's lease, for each requested term.
     pub lease: Duration,
-    /// Bound of the time by which a clock is off.
+    /// Bound of a clock's deviation.
     pub slack: Duration,
     /// Time between tries.
     pub pacing: Pacing,
@@ -43,7 +43,7 @@ impl Drtm {
         Step::Post(Verb::Swap { expected: seen.word(), new: new.word() })
     }
 
-    /// What a swap has found that was to replace `expected` by `new`.
+    /// Handles the answer of a swap that was to replace `expected` by `new`.
     fn asked(
         &self,
         of: &mut DrtmUse,
@@ -59,7 +59,8 @@ impl Drtm {
             if now > found.lease().after(self.slack) {
                 return self.ask(of, found, view);
             }
-            // It joins the others only if the lease lasts for half of its own, on any clock.
+            // The reader joins the lease only if the lease lasts for half of the reader's own, on
+            // any clock.
             let needed = self.lease * u32::from(of.terms) / 2 + self.slack;
             if of.mode == Mode::Shared && found.lease() >= now.after(needed) {
                 return self.hold(of, found, view);
@@ -89,14 +90,14 @@ pub struct DrtmUse {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
-    /// A swap is to be posted, or is under way.
+    /// A swap has to be posted, or is under way.
     Asking {
         expected: DrtmWord,
         new: DrtmWord,
     },
-    /// It has found this word, and tries again later.
+    /// The use has found this word, and tries again later.
     Pausing(DrtmWord),
-    /// Its own word, or the one with the lease on which it relies.
+    /// The word of the use itself, or the word with the lease that the use relies on.
     Held(DrtmWord),
     Leaving,
 }
@@ -135,7 +136,7 @@ impl LockSystem for Drtm {
         match (of.at, event) {
             (_, Event::Begin) => self.ask(of, DrtmWord::of(0), view),
             (At::Pausing(seen), Event::Paused) => {
-                // Only a lease that has ended is replaced.
+                // Only an ended lease is replaced.
                 let is_over = !seen.is_written() && view.now() > seen.lease().after(self.slack);
                 self.ask(of, if is_over { seen } else { DrtmWord::of(0) }, view)
             }

@@ -1,21 +1,23 @@
 //! `dslr-u`: DSLR with update locks, tickets in six counters of one word (DSLR §5.2).
 //!
-//! The word is [`UpdateTickets`]. It is the system of [`Dslr`](super::Dslr), fenced, with a third
-//! mode. The holder of an update lock reads beside the readers that came before it, and may write
-//! once they have left; later requests, of readers too, wait until it releases. So there is
-//! one at a time, and two that want to write do not wait for each other.
+//! The word is [`UpdateTickets`]. The system is [`Dslr`](super::Dslr), fenced, with a third mode.
+//! The holder of an update lock reads beside the readers that came before it, and may write once
+//! they have left. Later requests, also of readers, wait until the holder releases. So at most one
+//! update lock is held at a time, and two upgrades never wait for each other.
 //!
 //! # Upgrades
-//! A holder whose turn began without readers may write at once, without a verb. Otherwise it reads
-//! the word until the readers before its ticket are served.
+//! A holder whose turn began without readers may write at once, without a verb. Otherwise the
+//! holder reads the word until the readers before its ticket are served.
 //!
-//! In a lock that is being reset, holders that are told of it leave without being counted, because
-//! the reset erases the counters. An upgrade there could wait for readers that have left, while the
-//! reset waits for its holder. So it ends, and its holder reads on.
+//! In a lock that is being reset, holders that are told of the reset leave without being counted,
+//! because the reset erases the counters. An upgrade of this lock could wait for readers that have
+//! left, while the reset waits for the upgrading holder. The upgrade therefore ends, and the holder
+//! reads on.
 //!
 //! Where the paper is silent: a reader may find more update tickets served than were given before
-//! it, because those behind it have their turns beside it. So it compares by order, not for
-//! equality. Nothing is said of leases of update locks, so there is no version as published.
+//! it, because update tickets behind the reader have their turns beside it. So a reader compares by
+//! order, not for equality. The paper does not mention leases of update locks, so there is no
+//! version as published.
 
 use std::time::Duration;
 
@@ -30,20 +32,21 @@ use crate::word::UpdateTickets;
 pub struct DslrU {
     /// Time between two looks of a waiter, for each ticket ahead: ω in DSLR §4.6.
     pub unit: Duration,
-    /// Unit and bound of the time until a ticket that was taken back is asked for again.
+    /// Unit and bound of the time until the request for a ticket is repeated after the ticket was
+    /// taken back.
     pub again: (Duration, Duration),
 }
 
 impl DslrU {
-    /// Largest number of tickets that all requests for one lock may have outstanding together.
+    /// Largest number of outstanding tickets of all requests for one lock.
     pub const CAPACITY: u32 = UpdateTickets::LIMIT;
 
-    /// The system with these times, and R = 10 µs (appendix A.3). It has no leases.
+    /// Creates the system with these times, and R = 10 µs (appendix A.3). The system has no leases.
     pub const fn new(times: DslrTimes) -> Self {
         Self { unit: times.poll, again: (Duration::from_micros(10), times.again_most) }
     }
 
-    /// With the times of the paper.
+    /// Creates the system with the times of the paper.
     pub const fn published() -> Self {
         Self::new(DslrTimes::PUBLISHED)
     }
@@ -55,19 +58,19 @@ pub struct UpdateUse {
     mode: Mode,
     count: u16,
     at: At,
-    /// The word before the request: its ticket.
+    /// The word before the request: the ticket.
     ticket: u64,
-    /// Whether the counters are to be set back when it releases.
+    /// Whether the release has to set the counters back.
     drains: bool,
-    /// Whether the readers before it have left, as far as it has seen.
+    /// Whether the readers before the use have left, as far as the use has seen.
     is_alone: bool,
-    /// Number of times that its ticket was taken back.
+    /// Number of times that the ticket was taken back.
     failures: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
-    /// A ticket is to be asked for, or is being asked for.
+    /// A ticket has to be requested, or is being requested.
     Asking,
     /// The ticket is being taken back.
     TakingBack,
@@ -75,7 +78,7 @@ enum At {
     Away,
     Waiting,
     Held,
-    /// It holds an update lock and waits for the readers before it.
+    /// The holder of an update lock waits for the readers before it.
     Upgrading,
     Leaving,
     /// The counters are being set back; the word that the swap expects.
@@ -88,7 +91,7 @@ impl UpdateUse {
         Step::Post(Verb::Add(UpdateTickets::asking(self.mode, self.count)))
     }
 
-    /// What a request for a ticket has found.
+    /// Handles the answer of a request for a ticket.
     fn asked(&mut self, system: &DslrU, found: u64) -> Step {
         if UpdateTickets::is_full(found) {
             self.at = At::TakingBack;
@@ -101,7 +104,7 @@ impl UpdateUse {
         self.look(system, found)
     }
 
-    /// Comes again later: after a random time, up to a bound that doubles.
+    /// Tries again later: after a random time, up to a bound that doubles.
     fn go_away(&mut self, system: &DslrU, view: &mut View<'_>) -> Step {
         self.at = At::Away;
         self.failures += 1;
@@ -110,7 +113,7 @@ impl UpdateUse {
         Step::Pause(rand::Rng::random_range(view.rng, Duration::ZERO..=bound))
     }
 
-    /// What a waiter sees.
+    /// Handles a look of a waiter at the word.
     fn look(&mut self, system: &DslrU, found: u64) -> Step {
         let (ticket, now) = (UpdateTickets::of(self.ticket), UpdateTickets::of(found));
         if !now.serves(ticket, self.mode) {
@@ -121,7 +124,7 @@ impl UpdateUse {
         Step::Held
     }
 
-    /// What an upgrade sees.
+    /// Handles a look of an upgrade at the word.
     fn look_for_readers(&mut self, system: &DslrU, found: u64) -> Step {
         let (ticket, now) = (UpdateTickets::of(self.ticket), UpdateTickets::of(found));
         if !now.has_no_readers_before(ticket) {
@@ -152,7 +155,7 @@ impl UpdateUse {
         Step::Post(Verb::Add(UpdateTickets::leaving(self.mode, self.count)))
     }
 
-    /// Sets the counters back as soon as all tickets up to its own are served.
+    /// Sets the counters back as soon as all tickets up to the use's own are served.
     fn drain(&mut self) -> Step {
         let served = UpdateTickets::of(self.ticket).after(self.mode, self.count);
         let expected = served.with(self.ticket);
@@ -161,7 +164,7 @@ impl UpdateUse {
         Step::Post(Verb::Swap { expected, new })
     }
 
-    /// A verb has found this.
+    /// Handles the answer of a verb.
     fn found(&mut self, system: &DslrU, found: u64, view: &mut View<'_>) -> Step {
         if UpdateTickets::HEAD.is_resetting(found) {
             return match self.at {

@@ -1,18 +1,18 @@
-//! `mcs`: a queue of waiters, each of which hands the lock to the next (MCS, on
-//! memory nodes as in ShiftLock §3.3). The word is [`McsWord`].
+//! `mcs`: a queue of waiters, each of which hands the lock to the next (MCS, on memory nodes as in
+//! ShiftLock §3.3). The word is [`McsWord`].
 //!
-//! A request makes itself the tail. If there was a tail before, it tells that one its name, and
-//! waits until the lock is handed to it. A release takes its name out of the word, if it is the
-//! tail still; else it hands the lock to its successor, as soon as it knows which one that is. So a
-//! waiter posts no verb. All modes are exclusive.
+//! A request makes itself the tail. If there was a tail before, the request sends its name to the
+//! previous tail, and waits until the lock is handed over. A release takes the use's name out of
+//! the word, if the use is still the tail; otherwise the release hands the lock to the successor,
+//! as soon as the successor is known. So a waiter posts no verb. All modes are exclusive.
 //!
-//! Where the fabric has masked atomics, the tail is replaced by one; elsewhere by compare-and-swap,
-//! repeated for as long as others come between.
+//! Where the fabric has masked atomics, a masked atomic replaces the tail; elsewhere a
+//! compare-and-swap, repeated while other requests come between.
 //!
 //! # As published, and fenced
-//! As published, a notice is sent once, and a lost one stops the queue for ever, like a node that
-//! dies in it. Fenced, notices are repeated until they are acknowledged (`client`), and a queue
-//! that has lost a node is reset (`lotus_locks::reset`).
+//! As published, a notice is sent once, and a lost notice stops the queue for ever, like a node
+//! that dies in the queue. Fenced, notices are repeated until they are acknowledged (`client`), and
+//! a queue that has lost a node is reset (`crate::reset`).
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub struct Mcs {
 }
 
 impl Mcs {
-    /// The system, with this treatment of lost holders.
+    /// Creates the system, with this treatment of lost holders.
     pub const fn new(recovery: Recovery) -> Self {
         Self { recovery, has_masks: false }
     }
@@ -45,21 +45,21 @@ impl Mcs {
 pub struct McsUse {
     me: Peer,
     at: At,
-    /// The word whose tail it is, or was.
+    /// The word whose tail the use is, or was.
     word: McsWord,
     successor: Option<Peer>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
-    /// It makes itself the tail, or is about to; the word that a swap expects, without masks.
+    /// The use makes itself the tail, or is about to; the word that a swap expects, without masks.
     Asking(Option<u64>),
-    /// It has told the one before it, or is about to, and waits for the lock.
+    /// The use has sent its name to its predecessor, or is about to, and waits for the lock.
     Behind,
     Held,
-    /// It takes its name out of the word.
+    /// The use takes its name out of the word.
     Leaving,
-    /// Another has come after it; it is not known yet which one.
+    /// The use has a successor, not known yet.
     Followed,
     HandingOver,
 }
@@ -77,7 +77,7 @@ impl Mcs {
         Step::Post(Verb::Swap { expected: seen, new: tail(McsWord::of(seen)) })
     }
 
-    /// What it has found that makes a use the tail.
+    /// Handles the answer of a verb that makes a use the tail.
     #[inline]
     fn asked(&self, of: &mut McsUse, expected: Option<u64>, found: McsWord) -> Step {
         if found.is_resetting() {
@@ -87,7 +87,7 @@ impl Mcs {
             if found.is_free() {
                 return self.ask(of, found.word());
             }
-            // Not in the queue yet, it may still go.
+            // Not in the queue yet, the use may still leave.
             of.at = At::Asking(Some(found.word()));
             return Step::Pause(Duration::ZERO);
         }

@@ -1,5 +1,5 @@
-//! Lock systems on memory nodes that transactions do not use: state machines over the words of their
-//! locks, one file each; and the choice of any system by its name.
+//! Lock systems on memory nodes that transactions do not use: state machines over the words of
+//! their locks, one file each; and the choice of any system by its name.
 
 mod cas_rw;
 mod choice;

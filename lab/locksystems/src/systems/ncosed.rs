@@ -1,36 +1,38 @@
-//! `ncosed`: a queue of writers, groups of readers between them, and a home for each lock
-//! (N-CoSED, a baseline of DSLR §6.1, described in its §2.2 and §7). The word is [`NcosedWord`].
+//! `ncosed`: a queue of writers, groups of readers between them, and a home for each lock (N-CoSED,
+//! a baseline of DSLR §6.1, described in its §2.2 and §7). The word is [`NcosedWord`].
 //!
 //! *Readers* count themselves. Without a tail they have the lock; otherwise they ask the tail for
-//! it, by a notice, and wait to be told. *Writers* make themselves the tail of a word without
-//! readers, by a swap of the whole word: they try again as long as others come between. From then
-//! on the readers that the word had are no longer in it.
+//! the lock, by a notice, and wait. *Writers* make themselves the tail of a word without readers,
+//! by a swap of the whole word, and try again while other requests come between. From the swap on,
+//! the previous readers are no longer in the word.
 //!
-//! * No tail and no readers before: the writer has the lock.
-//! * A tail: the writer tells it that it comes next, and how many readers came between: that one
-//!   gives them the lock before.
-//! * Readers without a tail have the lock. The writer has the *home* of the lock wait until as many
-//!   have left.
+//! * No previous tail and no readers: the writer has the lock.
+//! * A previous tail: the writer tells the tail that it comes next, and how many readers came
+//!   between; the tail gives these readers the lock first.
+//! * Readers without a tail have the lock. The writer asks the *home* of the lock to wait until as
+//!   many readers have left.
 //!
-//! *Release of a reader.* It takes itself off the word by a swap, if there is no tail. If there is
-//! one, it was taken out of the word by a writer, who waits: it tells the home that it has left.
+//! *Release of a reader.* Without a tail, the reader takes itself off the word by a swap. With a
+//! tail, a waiting writer has taken the reader out of the word: the reader tells the home of its
+//! departure.
 //!
-//! *Release of a writer.* The only one in the word swaps it for zero. If readers have come since,
-//! and no writer, it takes its name out of the word, by which the readers are those that hold the
-//! lock, and tells each so that has asked it. If a writer has come, it awaits its notice; tells the
-//! readers before that one that they have the lock; and then that one, or, if there were readers,
-//! the home, which tells that one when as many have left.
+//! *Release of a writer.* A writer alone in the word swaps the word for zero. If only readers have
+//! come since, the writer takes its name out of the word, by which the readers hold the lock, and
+//! tells each reader that has asked. If a writer has come, the releasing writer awaits the notice
+//! of this successor, gives the lock to the readers before the successor, and then hands the lock
+//! to the successor. After a group of readers, the releasing writer tells the home instead, and the
+//! home tells the successor when as many readers have left.
 //!
 //! # Why the home's counts are of one group
-//! A writer that waits for a group of readers has the lock only after the home has told it, so all
-//! of that group are counted by then. The next readers have the lock from that writer, or after it.
-//! So the home counts for one writer of a lock at a time, whichever comes first, the request to
-//! wait or the readers that have left.
+//! A writer that waits for a group of readers has the lock only after the home has told it, so the
+//! whole group is counted by then. The next readers get the lock from this writer, or later. So the
+//! home counts for one writer of a lock at a time, whichever comes first, the request to wait or
+//! the departed readers.
 //!
 //! # Failures
-//! None is tolerated, as published: a notice, a holder, a waiter or a home that is lost stops all
-//! uses that come after it. Names in the word are those of the slots of lanes. They are not used
-//! again too early: a writer stays until all that have found its name have asked it.
+//! None is tolerated, as published: a lost notice, holder, waiter or home stops all later uses.
+//! Names in the word are the names of lane slots. A name is not reused too early: a writer stays
+//! until every use that has found the name has asked.
 
 use std::time::Duration;
 
@@ -41,8 +43,8 @@ use lotus_locks::{
 
 use crate::word::NcosedWord;
 
-/// Said to a reader in the place of the number of readers in the word, if it is in the word no
-/// more.
+/// Payload of a notice to a reader that is no longer in the word, instead of the number of readers
+/// in the word.
 const OUT: u64 = u64::MAX;
 
 /// The system. See the module's documentation.
@@ -55,10 +57,10 @@ pub struct NcosedUse {
     me: Peer,
     is_reader: bool,
     at: At,
-    /// A writer's: the word that it has found when it made itself the tail. A reader's that has the
-    /// lock: the word that it expects, or none if it was taken out of that.
+    /// For a writer: the word found when it made itself the tail. For a reader with the lock: the
+    /// word that it expects, or `None` if the reader was taken out of the word.
     seen: Option<NcosedWord>,
-    /// The writer that comes next, and the number of readers before that.
+    /// The next writer, and the number of readers before it.
     successor: Option<(Peer, u32)>,
 }
 
@@ -68,7 +70,7 @@ enum At {
     Joining,
     /// A writer makes itself the tail of this word, or is about to.
     Asking(NcosedWord),
-    /// It has told another that it waits, or is about to, and waits to be told.
+    /// The use has sent a notice that it waits, or is about to, and waits for the lock.
     Behind,
     Held,
     /// A reader takes itself off this word.
@@ -79,11 +81,11 @@ enum At {
     Closing,
     /// A writer leaves the lock to the readers of this word.
     Opening(NcosedWord),
-    /// Another writer has come after it; it is not known yet which one.
+    /// The writer has a successor, not known yet.
     Followed,
-    /// It gives the lock to so many readers that have asked it, or will.
+    /// The writer gives the lock to as many readers, which have asked it, or will.
     Granting(u32),
-    /// It tells the next writer that it has the lock, or the home to do so later.
+    /// The writer hands the lock to the next writer, or tells the home to hand it over later.
     Passing,
 }
 
@@ -100,7 +102,7 @@ impl Ncosed {
         Step::Tell(Notice::new(said, Peer { who: tail, number: 0 }))
     }
 
-    /// What a reader has found that counts itself.
+    /// Handles the answer of the verb by which a reader counts itself.
     fn joined(of: &mut NcosedUse, found: NcosedWord) -> Step {
         match Waiter::of(found.tail()) {
             Some(tail) => Self::follow(of, Said::Joins, tail),
@@ -112,13 +114,13 @@ impl Ncosed {
         }
     }
 
-    /// What a writer has found that was to become the tail of the word `expected`.
+    /// Handles the answer of the swap by which a writer makes itself the tail of `expected`.
     fn asked(of: &mut NcosedUse, expected: NcosedWord, found: NcosedWord) -> Step {
         if found != expected {
             if found.is_free() {
                 return Self::ask(of, found);
             }
-            // Not in the queue yet, it may still go.
+            // Not in the queue yet, the writer may still leave.
             of.at = At::Asking(found);
             return Step::Pause(Duration::ZERO);
         }
@@ -150,7 +152,7 @@ impl Ncosed {
         }
     }
 
-    /// The word with nothing but a writer's name.
+    /// Returns the word with nothing but a writer's name.
     const fn alone(of: &NcosedUse) -> NcosedWord {
         NcosedWord::new(of.me.who.raw(), 0)
     }
@@ -168,18 +170,18 @@ impl Ncosed {
         Step::Tell(Notice::new(Said::Left, of.me))
     }
 
-    /// What a reader has found that was to take itself off the word `expected`.
+    /// Handles the answer of the swap by which a reader takes itself off `expected`.
     fn taken_off(of: &mut NcosedUse, expected: NcosedWord, found: NcosedWord) -> Step {
         match (found == expected, found.tail()) {
             (true, _) => Step::Gone(Ok(())),
-            // It was taken for one that has left.
+            // This reader was taken for a departed reader.
             (false, 0) if found.is_free() => Step::Gone(Err(NotHeld::Reset)),
             (false, 0) => Self::take_off(of, found),
             (false, _) => Self::report(of),
         }
     }
 
-    /// What a writer that leaves has found in the place of the word `expected`.
+    /// Handles a word other than expected, found by a leaving writer.
     fn closed(of: &mut NcosedUse, found: NcosedWord) -> Step {
         if found.tail() != of.me.who.raw() {
             of.at = At::Followed;
@@ -190,7 +192,7 @@ impl Ncosed {
         Step::Post(Verb::Swap { expected: found.word(), new })
     }
 
-    /// Gives the lock to as many readers, and to the writer behind them, if there is one.
+    /// Gives the lock to `readers` readers, and to the writer behind them, if any.
     fn serve(of: &mut NcosedUse, readers: u32) -> Step {
         of.at = At::Granting(readers);
         match (readers, of.successor) {
@@ -204,7 +206,7 @@ impl Ncosed {
         }
     }
 
-    /// What the verb of a use has found.
+    /// Handles the answer of a use's verb.
     fn found(of: &mut NcosedUse, found: NcosedWord) -> Step {
         match of.at {
             At::Joining => Self::joined(of, found),
@@ -274,7 +276,8 @@ impl LockSystem for Ncosed {
         matches!(of.at, At::Granting(1..))
     }
 
-    /// A number of readers: those before a writer, or of the word in which those are that are told.
+    /// A number of readers: the readers before a writer, or the readers in the word that contains
+    /// the notified readers.
     fn says(&self, of: &NcosedUse) -> u64 {
         match (of.at, of.successor) {
             (At::Granting(_), Some(_)) => OUT,
@@ -324,7 +327,7 @@ impl LockSystem for Ncosed {
             (At::Granting(readers), Event::Told) => Self::serve(of, readers),
             (At::Reporting | At::Passing, Event::Told) => Step::Gone(Ok(())),
             (At::Held, Event::Leave) => Self::leave(of),
-            // Nothing of it is in the word.
+            // The use has left nothing in the word.
             (At::Joining | At::Asking(_), Event::Leave) => Step::Gone(Ok(())),
             (_, Event::Lost) => Step::Gone(Err(NotHeld::Unavailable)),
             (at, event) => unreachable!("{event:?} at {at:?}"),

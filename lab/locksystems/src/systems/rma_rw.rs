@@ -1,14 +1,14 @@
 //! `rma-rw`: readers by counters that prefer them, writers in a queue that hand the lock on
 //! (RMA-RW, as a baseline of ShiftLock §4.1). The first word is the queue's tail ([`McsWord`]), as
-//! in `mcs`; the second has the readers' counters ([`RmaRwCounts`]).
+//! in `mcs`; the second word has the readers' counters ([`RmaRwCounts`]).
 //!
-//! A reader counts itself. If writers have the lock, or as many readers have come as may, it takes
-//! that back and polls. The first of the writers waits until no reader is there, announces writers,
-//! and waits for the readers that came in between. It hands the lock on to the next one at once;
-//! after some writers, or when there is no next one, readers are admitted again, and both counters
-//! are set back. Without writers, a reader sets them back when they are used up.
+//! A reader counts itself. If writers have the lock, or the limit of readers is reached, the reader
+//! takes its count back and polls. The first of the writers waits until no reader is there,
+//! announces writers, and waits for the readers that came in between. It hands the lock on to the
+//! next writer at once. After some writers, or without a next writer, readers are admitted again,
+//! and both counters are set back. Without writers, a reader sets the used-up counters back.
 //!
-//! All is as published: nothing makes up for a node that is lost, or for a lost message.
+//! As published, nothing makes up for a lost node, or for a lost message.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::word::{McsWord, RmaRwCounts};
 /// The system. See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct RmaRw {
-    /// The most writers that have the lock one after another before readers are admitted.
+    /// Largest number of consecutive writers before readers are admitted.
     most_writers: u32,
     /// Whether the fabric has masked atomics.
     has_masks: bool,
@@ -37,13 +37,13 @@ pub struct RmaRwUse {
     at: At,
     /// Number of looks in vain.
     failures: u32,
-    /// The first word, whose tail it is, or was.
+    /// The first word, whose tail the writer is, or was.
     word: McsWord,
     successor: Option<Peer>,
-    /// Number of writers that have had the lock since readers were there, with this one; 0 if it
+    /// Number of consecutive writers since the last readers, including this writer; 0 if the writer
     /// has to wait for readers.
     run: u32,
-    /// Number of readers that had gone when writers got the lock.
+    /// Number of departed readers when writers got the lock.
     gone: u32,
 }
 
@@ -51,31 +51,32 @@ pub struct RmaRwUse {
 enum At {
     /// A reader counts itself, or is about to.
     Coming,
-    /// It takes that back.
+    /// The reader takes back its count.
     TakingBack,
-    /// It looks at the counters from time to time.
+    /// The reader looks at the counters from time to time.
     Polling,
-    /// The counters are used up: it looks whether a writer waits, which would set them back.
+    /// The counters are used up: the reader checks whether a writer waits, which would set them
+    /// back.
     AskingForWriters,
-    /// It sets them back.
+    /// The reader sets the counters back.
     SettingBack,
     Reading,
     Going,
     /// A writer makes itself the tail, or is about to; the word that a swap expects, without masks.
     Enqueueing(Option<u64>),
-    /// It has told the one before it, or is about to, and waits for the lock.
+    /// The writer has sent its name to its predecessor, or is about to, and waits for the lock.
     Behind,
-    /// The first of the writers, it waits until no reader is there.
+    /// The first of the writers waits until no reader is there.
     Draining,
     Announcing,
-    /// It waits for the readers that came before it was announced.
+    /// The writer waits for the readers that came before its announcement.
     Clearing,
     Writing,
-    /// It admits readers.
+    /// The writer admits readers.
     Admitting,
-    /// It takes its name out of the first word.
+    /// The writer takes its name out of the first word.
     Dequeueing,
-    /// Another has come after it; it is not known yet which one.
+    /// The writer has a successor, not known yet.
     Followed,
     HandingOver,
 }
@@ -97,7 +98,7 @@ impl RmaRwUse {
         self.post(At::Coming, Verb::Add(RmaRwCounts::COMES))
     }
 
-    /// What a reader does that is not counted, and sees this.
+    /// Returns the step of an uncounted reader that sees these counters.
     fn seen(&mut self, counts: RmaRwCounts, view: &mut View<'_>) -> Step {
         if counts.admits() {
             self.come()
@@ -108,9 +109,9 @@ impl RmaRwUse {
         }
     }
 
-    /// What the first of the writers sees of the readers.
+    /// Handles a look of the first of the writers at the readers' counters.
     fn drained(&mut self, counts: RmaRwCounts, view: &mut View<'_>) -> Step {
-        // The one before it has admitted readers when it left the queue.
+        // The previous writer has admitted readers when it left the queue.
         let is_announced = counts.has_writers();
         match (self.at, counts.is_drained()) {
             (At::Draining, true) if !is_announced => {
@@ -149,12 +150,12 @@ impl RmaRwUse {
 }
 
 impl RmaRw {
-    /// The system with this bound of writers in a row.
+    /// Creates the system with this bound of consecutive writers.
     pub const fn new(most_writers: u32) -> Self {
         Self { most_writers, has_masks: false }
     }
 
-    /// At most 16 writers in a row.
+    /// Creates the system with at most 16 consecutive writers.
     pub const fn published() -> Self {
         Self::new(16)
     }
@@ -170,13 +171,13 @@ impl RmaRw {
         of.post(At::Enqueueing(Some(seen)), Verb::Swap { expected: seen, new })
     }
 
-    /// What it has found that makes a writer the tail.
+    /// Handles the answer of a verb that makes a writer the tail.
     fn enqueued(self, of: &mut RmaRwUse, expected: Option<u64>, found: McsWord) -> Step {
         if expected.is_some_and(|expected| expected != found.word()) {
             if found.is_free() {
                 return self.enqueue(of, found.word());
             }
-            // Not in the queue yet, it may still go.
+            // Not in the queue yet, the writer may still leave.
             of.at = At::Enqueueing(Some(found.word()));
             return Step::Pause(Duration::ZERO);
         }
@@ -191,7 +192,7 @@ impl RmaRw {
         }
     }
 
-    /// What a verb on the second word has found.
+    /// Handles the answer of a verb on the second word.
     fn counted(of: &mut RmaRwUse, found: RmaRwCounts, view: &mut View<'_>) -> Step {
         match of.at {
             At::Coming if found.admits() => {
@@ -281,8 +282,8 @@ impl LockSystem for RmaRw {
         of.me.number = number;
     }
 
-    /// Of a hand-over: the number of the next writer since readers were there, and that of the
-    /// readers that had gone then; zero if it has to wait for readers.
+    /// Payload of a hand-over: the next writer's position since readers were there, and the number
+    /// of departed readers at that time; zero if the next writer has to wait for readers.
     fn says(&self, of: &RmaRwUse) -> u64 {
         match of.at {
             At::HandingOver if of.run > 0 => {

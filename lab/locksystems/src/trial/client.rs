@@ -1,4 +1,4 @@
-//! What each client of a trial does, and what its audit looks at.
+//! The clients of a trial, and the audit.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -19,10 +19,10 @@ use rand::Rng;
 use super::{LaneReport, Losses, Referee, Settings, offset_of_words};
 use crate::local::{Access, Held as _};
 
-/// Time until a client goes on that was told that the memory node does not answer.
+/// Pause of a client after an answer that the memory node is unavailable.
 const UNAVAILABLE: Duration = Duration::from_micros(200);
 
-/// A lane's place in a trial.
+/// A lane's state in a trial.
 pub(super) struct Seat<A> {
     pub(super) client: A,
     pub(super) lane: Lane,
@@ -56,7 +56,7 @@ pub(super) async fn run<A: Access>(seat: Seat<A>) -> LaneReport {
             while left > 0 {
                 match seat.round(&mut rng, &report).await {
                     Err(NotHeld::Expelled) => break,
-                    // There is more to be done when the memory node is back.
+                    // The round is repeated when the memory node is back.
                     Err(NotHeld::Unavailable) => {
                         seat.lane.executor().sleep(UNAVAILABLE).await;
                     }
@@ -79,7 +79,7 @@ fn up_to(most: Duration, rng: &mut SmallRng) -> Duration {
     rng.random_range(Duration::ZERO..=most)
 }
 
-/// How long a request waits.
+/// How a request waits.
 #[derive(Clone, Copy)]
 enum Manner {
     Refused,
@@ -112,12 +112,12 @@ impl Manner {
     }
 }
 
-/// What a client does with a lock.
+/// Steps of a client with a lock.
 struct Plan {
     wanted: Mode,
-    /// Time for which it only reads.
+    /// Time for which the holder only reads.
     hold: Duration,
-    /// How it tries to upgrade an update lock, one time after another.
+    /// Attempts to upgrade an update lock, in order.
     upgrades: Vec<Manner>,
 }
 
@@ -130,7 +130,7 @@ impl Plan {
         } else {
             Mode::Exclusive
         };
-        // Some leave without having tried.
+        // Some clients leave without an attempt.
         let tries = if wanted == Mode::Update { rng.random_range(0..=3) } else { 0 };
         let upgrades = (0..tries).map(|_| Manner::drawn(settings, rng)).collect();
         Self { wanted, hold: Duration::ZERO, upgrades }
@@ -166,7 +166,7 @@ impl<A: Access> Seat<A> {
         released.inspect_err(|why| self.expect(lock, false, *why))
     }
 
-    /// What comes of a request, unless it is dropped before.
+    /// Awaits a request; `None` for a dropped request.
     async fn patiently<T>(&self, manner: Manner, request: impl Future<Output = T>) -> Option<T> {
         match manner {
             Manner::Dropped(hurry) => within(&self.lane, hurry, request).await,
@@ -174,7 +174,7 @@ impl<A: Access> Seat<A> {
         }
     }
 
-    /// Notes that a request was refused.
+    /// Records a refused request.
     fn refused(&self, lock: u64, why: NotHeld, wait: Wait, report: &Cell<LaneReport>) {
         let mut now = report.get();
         now.refused += 1;
@@ -185,7 +185,7 @@ impl<A: Access> Seat<A> {
         self.expect(lock, matches!(why, NotHeld::TimedOut | NotHeld::Conflict), why);
     }
 
-    /// Judges an error, where nothing but the request may be its reason.
+    /// Judges an error; in a calm trial only the request itself may be the reason.
     fn expect(&self, lock: u64, is_expected: bool, why: NotHeld) {
         let is_expected = is_expected || self.settings.may_reset && why == NotHeld::Reset;
         if self.settings.is_calm && !is_expected {
@@ -193,7 +193,7 @@ impl<A: Access> Seat<A> {
         }
     }
 
-    /// Uses what a lock protects.
+    /// Reads and writes the words that a lock protects.
     async fn use_lock(&self, lock: u64, hold: &mut A::Held, plan: Plan, report: &Cell<LaneReport>) {
         let (referee, life) = (&self.referee, self.member.life);
         let mode = match hold.mode() {
@@ -233,7 +233,7 @@ impl<A: Access> Seat<A> {
         }
     }
 
-    /// Reads what a lock protects under a lease, and believes it only if the lease lasts still
+    /// Reads a lock's words under a lease, and trusts them only if the lease is still valid
     /// afterwards.
     async fn read_leased(&self, lock: u64, hold: &A::Held, plan: Plan) {
         let (referee, life) = (&self.referee, self.member.life);
@@ -243,8 +243,8 @@ impl<A: Access> Seat<A> {
         let Some(before) = self.read(words).await else { return };
         self.lane.executor().sleep(plan.hold).await;
         let Some(after) = self.read(words).await else { return };
-        // First what is wrong, then whether the lease lasts: the other way round, it might end in
-        // between.
+        // The complaint is computed before the validity check: in the other order, the lease might
+        // end in between.
         let complaint = referee.complaint(lock, life, after);
         let was_written = referee.was_written_since(lock, life, began);
         if !self.client.is_valid(hold) {
@@ -292,11 +292,11 @@ impl<A: Access> Seat<A> {
         self.referee.wrote(lock, self.member.life, value);
     }
 
-    /// Returns when no write of this lane can land any more: the lock must not be released before.
+    /// Waits until no write of the lane can land any more: the lock must not be released before.
     async fn settle(&self, node: NodeId) {
         let is_unreachable = async || {
             let reconnected = self.lane.reconnect(node).await;
-            // Where the memory is lost, so are the writes.
+            // Writes to lost memory are lost as well.
             reconnected == Err(VerbError::Unreachable) && !self.losses.is_on()
         };
         while is_unreachable().await {
@@ -312,13 +312,13 @@ impl<A: Access> Seat<A> {
     }
 }
 
-/// Tells the referee that a client gives up its lock, however it ends.
+/// Tells the referee that a client gives up its lock, however the use ends.
 struct Left<'a> {
     referee: &'a Referee,
     lock: u64,
     life: lotus_locks::word::Claimant,
     mode: Cell<Mode>,
-    /// Whether it ends between its two writes.
+    /// Whether the use ends between the two writes.
     tears: Cell<bool>,
 }
 
@@ -328,7 +328,7 @@ impl Drop for Left<'_> {
     }
 }
 
-/// Tells the referee that a reader with a lease has ended, however it ends.
+/// Tells the referee that a leased read is over, however it ends.
 struct LeftLeased<'a> {
     referee: &'a Referee,
     lock: u64,
@@ -340,7 +340,7 @@ impl Drop for LeftLeased<'_> {
     }
 }
 
-/// Result of `future`, unless it takes longer than `time`; then it is dropped.
+/// Result of `future`; `None` if it takes longer than `time`, and `future` is dropped.
 async fn within<T>(lane: &Lane, time: Duration, future: impl Future<Output = T>) -> Option<T> {
     let executor = lane.executor();
     let until = executor.now().after(time);
@@ -361,7 +361,7 @@ async fn within<T>(lane: &Lane, time: Duration, future: impl Future<Output = T>)
     .await
 }
 
-/// Writes the word with which each lock begins.
+/// Writes the initial word of each lock.
 pub(super) async fn prepare<A: Access>(seat: &Seat<A>) {
     for lock in 0..seat.settings.locks {
         let mut written = false;
@@ -379,7 +379,7 @@ pub(super) async fn prepare<A: Access>(seat: &Seat<A>) {
     }
 }
 
-/// Takes each lock once, and looks at what it protects and at what it leaves.
+/// Takes each lock once, and checks the lock's words and the state after its release.
 pub(super) async fn audit<A: Access>(seat: &Seat<A>) {
     let until = seat.lane.executor().now().after(seat.settings.audit);
     for lock in 0..seat.settings.locks {
@@ -390,7 +390,7 @@ pub(super) async fn audit<A: Access>(seat: &Seat<A>) {
 }
 
 impl<A: Access> Seat<A> {
-    /// Takes a lock, as often as the memory node does not answer.
+    /// Takes a lock, trying again whenever the memory node does not answer.
     async fn audit(&self, lock: u64, until: Nanos) -> Result<(), String> {
         let object = self.space.object(lock);
         let executor = self.lane.executor();
@@ -411,8 +411,8 @@ impl<A: Access> Seat<A> {
         loop {
             let words = self.read(object).await;
             if let Some(words @ [_, claim]) = words {
-                // Another node may be about to end its claim. One that was lost between its claim
-                // and its mark, or after it has freed the head, leaves it to the next resetter.
+                // Another node may be about to end its claim. A node lost between its claim and its
+                // mark, or after freeing the head, leaves the claim to the next resetter.
                 let system = self.client.client().system();
                 let claimant = system.head().and_then(|_| lotus_locks::word::Claim::of(claim).by());
                 let is_claimed = claimant.is_some_and(|life| !self.roster.is_settled(life));

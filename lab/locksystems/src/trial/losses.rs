@@ -1,5 +1,5 @@
-//! Losses of the memory node's memory, as the lanes of a trial take part in them: each abandons the
-//! memory node, and resumes when its memory is there again.
+//! Losses of the memory node's memory, as the lanes of a trial see them: each lane abandons the
+//! memory node, and resumes when the memory is back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use lotus_fabric::ids::NodeId;
 use lotus_locks::word::Claimant;
 use lotus_locks::{Client, LockSystem, NotHeld};
 
-/// Time between two looks of a lane.
+/// Time between two checks of a lane.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// What all lanes know of losses.
+/// Loss state shared by all lanes.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     state: Mutex<LossState>,
@@ -20,10 +20,11 @@ pub(super) struct Losses {
 
 #[derive(Debug, Default)]
 struct LossState {
-    /// Number of losses that were noticed, and of those that are over.
+    /// Number of noticed losses, and of ended losses.
     begun: u32,
     ended: u32,
-    /// Lives of the nodes whose lanes have abandoned the memory node since; each life once a lane.
+    /// Lives of the nodes whose lanes have abandoned the memory node since; one entry for each
+    /// lane.
     abandoned: Vec<Claimant>,
 }
 
@@ -32,25 +33,25 @@ impl Losses {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the memory is lost.
+    /// Records the loss of the memory.
     pub(super) fn begin(&self) {
         let state = &mut *self.state();
         state.begun += 1;
         state.abandoned.clear();
     }
 
-    /// Notes that the memory is there again, zeroed.
+    /// Records the return of the memory, zeroed.
     pub(super) fn end(&self) {
         let state = &mut *self.state();
         state.ended = state.begun;
     }
 
-    /// Number of losses that are over.
+    /// Number of ended losses.
     pub(super) fn ended(&self) -> u32 {
         self.state().ended
     }
 
-    /// Whether the memory is lost, as far as anybody has noticed.
+    /// Whether a loss has been noticed and has not ended.
     pub(super) fn is_on(&self) -> bool {
         let state = self.state();
         state.begun != state.ended
@@ -61,7 +62,7 @@ impl Losses {
         self.state().abandoned.iter().filter(|other| **other == life).count()
     }
 
-    /// Takes part in losses, on one lane.
+    /// Takes part in losses, for one lane.
     pub(super) async fn follow<S: LockSystem>(
         &self,
         client: Client<S>,

@@ -1,18 +1,18 @@
-//! Trials: clients take and release a few locks for a while, and judges watch them.
+//! Trials: clients take and release a few locks for a while, under the eyes of judges.
 //!
 //! # What it is
-//! The load and the judges of the conformance suite and of simulated campaigns. A client that
-//! holds a lock to write reads two words beside it, writes the first, then the second; one that
-//! reads compares them; one with an update lock compares them first, and then writes or leaves. So
-//! two holders at once show in the words, also where no judge in this process can see them.
+//! The load and the judges of the conformance suite and of simulated campaigns. A writer reads two
+//! words beside the lock, writes the first, then the second. A reader compares the words. The
+//! holder of an update lock compares the words first, and then writes or leaves. Two simultaneous
+//! holders therefore show in the words, even where no judge in this process can see both.
 //!
 //! # What it is not
-//! It injects no faults itself: the caller stops, pauses and expels nodes while the trial runs, as
+//! A trial injects no faults: the caller stops, pauses and expels nodes while the trial runs, as
 //! [`simulate`] does.
 //!
-//! `referee`: the judges; `client`: what each client does; `losses`: what it does when the memory
-//! is lost; `simulated`: trials on virtual time, with faults; `keepers`: the same of locks that
-//! switches and servers keep.
+//! `referee`: the judges; `client`: the work of each client; `losses`: what clients do when the
+//! memory is lost; `simulated`: trials on virtual time, with faults; `keepers`: trials of locks
+//! that switches and servers keep.
 
 mod client;
 pub mod keepers;
@@ -45,17 +45,17 @@ use losses::Losses;
 pub use referee::Referee;
 pub use simulated::{Faults, Struck, StruckAfter, simulate};
 
-/// Region that holds the locks, and the words beside them.
+/// Region with the locks and the words beside them.
 pub const REGION: RegionId = RegionId(0);
 /// Least offset of the two words beside a lock.
 const WORDS: u64 = 16;
-/// Bytes of those two words.
+/// Bytes of the two words.
 const WORDS_BYTES: u64 = 16;
-/// Service by which lanes tell one another of resets.
+/// Service by which lanes announce resets.
 const SERVICE: Service = Service(0);
-/// Counters by which nodes set their clocks, one for each epoch; more than a trial has.
+/// Number of counters for the nodes' clocks, one per epoch; more than a trial has.
 const CLOCKS: u32 = 64;
-/// Time that the audit waits for the locks. Longer than any reset takes.
+/// Time that the audit waits for a lock. Longer than any reset takes.
 const AUDIT: Duration = Duration::from_millis(500);
 
 /// Shape of a trial.
@@ -63,7 +63,7 @@ const AUDIT: Duration = Duration::from_millis(500);
 pub struct Settings {
     /// The memory node.
     pub memory: NodeId,
-    /// Compute nodes; the last one only audits.
+    /// Compute nodes; the last node only audits.
     pub nodes: Vec<NodeId>,
     /// Lanes of each compute node.
     pub lanes: u16,
@@ -71,47 +71,47 @@ pub struct Settings {
     pub clients: u16,
     /// Number of locks.
     pub locks: u64,
-    /// The way in which the clients of a node share its locks, if they do.
+    /// Policy of lock sharing among a node's clients, if any.
     pub policy: Option<Policy>,
     /// Share of requests that read.
     pub shared: f64,
-    /// Share of the others that ask for an update lock, which most of them then upgrade.
+    /// Share of update locks among the other requests; most update locks are upgraded later.
     pub updates: f64,
     /// Requests of each client.
     pub rounds: u32,
-    /// Share of requests that do not wait, of those that wait for a short time only, and of those
-    /// that are dropped after a random time.
+    /// Shares of requests that do not wait, that wait for a short time only, and that are dropped
+    /// after a random time.
     pub refusing: f64,
     /// See `refusing`.
     pub hurried: f64,
     /// See `refusing`.
     pub dropped: f64,
-    /// The longest of those short times.
+    /// The longest short wait.
     pub hurry: Duration,
-    /// The longest time for which a lock is held, beside that of the verbs.
+    /// The longest hold of a lock, besides the verbs.
     pub hold: Duration,
     /// The longest time between two requests.
     pub think: Duration,
     /// The largest number of lease terms.
     pub terms: u16,
-    /// Time that the audit waits for a lock: longer than any reset takes, and where threads may
-    /// stand still, longer than that.
+    /// Time that the audit waits for a lock: longer than any reset takes, and than threads may
+    /// stand still.
     pub audit: Duration,
-    /// Whether no fault happens, so that nothing but the request itself may be the reason why it
-    /// fails.
+    /// Whether the trial is without faults, so that only a request's own limits make the request
+    /// fail.
     pub is_calm: bool,
-    /// Whether locks may be reset all the same, because more ask than there is room for.
+    /// Whether locks may be reset without faults, because the requests exceed the lock's capacity.
     pub may_reset: bool,
     /// Virtual time after which the trial counts as stuck.
     pub limit: Duration,
-    /// Words with which the locks begin, for counters that are about to be used up; the second
-    /// words, where they have the counters.
+    /// Initial value of the locks' words, or of the second words if the counters are there, to test
+    /// counters that are nearly used up.
     pub first_word: u64,
 }
 
 impl Settings {
-    /// Two compute nodes with one lane of three clients each, and two locks; half of the requests
-    /// read, and all of them wait.
+    /// Returns two compute nodes with a lane of three clients on each, and two locks; half of the
+    /// requests read, and every request waits.
     pub fn small(memory: NodeId, nodes: Vec<NodeId>) -> Self {
         Self {
             memory,
@@ -143,13 +143,13 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrialError {
-    /// The locks have no place.
+    /// The locks do not fit.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// The fabric refuses.
+    /// The fabric refuses an operation.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The system has no thread left.
+    /// The operating system has no thread left.
     #[error("cannot start a core: {0}")]
     Core(#[from] io::Error),
     /// There are more nodes than locks can name.
@@ -157,28 +157,28 @@ pub enum TrialError {
     TooManyNodes,
 }
 
-/// What became of a trial.
+/// Result of a trial.
 #[derive(Clone, Debug, Default)]
 pub struct Judgement {
-    /// What must not have been.
+    /// Violations found.
     pub violations: Vec<String>,
-    /// Counts of all lanes that lived to the end.
+    /// Counts of all lanes that survived to the end.
     pub counts: Counts,
-    /// Locks entered, by all clients.
+    /// Number of acquisitions by all clients.
     pub entered: u64,
     /// Requests that were refused or ended at their deadline.
     pub refused: u64,
-    /// Largest number of holders of one lock at one time.
+    /// Largest number of simultaneous holders of a lock.
     pub together: usize,
-    /// Number of times that somebody held a lock with an update lock beside readers.
+    /// Number of times that a lock had an update holder beside readers.
     pub beside: u64,
-    /// Number of update locks that became exclusive.
+    /// Number of upgrades of update locks.
     pub upgraded: u64,
-    /// The longest time between a deadline and the refusal.
+    /// The longest time between a deadline and its refusal.
     pub late: Duration,
-    /// Locks that their holder had lost when it released them, according to the release.
+    /// Number of locks that were lost by the holder before the release, according to the release.
     pub lost: u64,
-    /// Locks that clients had from their nodes, and from the memory node.
+    /// Transfers from nodes and from the memory node.
     pub transfers: Transfers,
 }
 
@@ -209,7 +209,7 @@ impl fmt::Display for Judgement {
     }
 }
 
-/// What one lane reports.
+/// Report of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneReport {
     counts: Counts,
@@ -219,7 +219,7 @@ struct LaneReport {
     late: Duration,
 }
 
-/// A trial that runs.
+/// A running trial.
 pub struct Trial<M: Machines> {
     settings: Settings,
     space: LockSpace,
@@ -227,9 +227,9 @@ pub struct Trial<M: Machines> {
     referee: Arc<Referee>,
     losses: Arc<Losses>,
     members: Vec<Member>,
-    /// What the lanes of a node share, by the life of the node.
+    /// Tables that the lanes of a node share, by the life of the node.
     tables: Vec<(Claimant, Arc<LocalTable>)>,
-    /// Cores whose reports are awaited, by the life of their node.
+    /// Cores with outstanding reports, by the life of their node.
     cores: Vec<(Claimant, M::Core)>,
     reports: Receiver<(Claimant, LaneReport)>,
     sender: Sender<(Claimant, LaneReport)>,
@@ -237,7 +237,7 @@ pub struct Trial<M: Machines> {
     make: Arc<dyn std::any::Any + Send + Sync>,
 }
 
-/// Constructor of a lock system, for each lane.
+/// Constructor of a lock system, called for each lane.
 pub type Make<S> = Arc<dyn Fn() -> S + Send + Sync>;
 
 impl<M: Machines> Trial<M> {
@@ -291,7 +291,7 @@ impl<M: Machines> Trial<M> {
         machines.fabric().register(self.settings.memory, REGION, bytes, Rights::ALL)
     }
 
-    /// Makes a node a member, and starts its lanes; also one that was expelled before.
+    /// Makes a node a member, even after an expulsion, and starts the node's lanes.
     ///
     /// # Errors
     /// [`TrialError`].
@@ -334,9 +334,9 @@ impl<M: Machines> Trial<M> {
                     losses.follow(follower, clock, member.life, memory).await;
                 });
                 let report = client::run(seat).await;
-                // Received by nobody if the trial was given up.
+                // Not received if the trial was given up.
                 let _ = sender.send((member.life, report)).await;
-                // Its answers to resets are needed until all have ended.
+                // The lane must answer resets until all lanes have ended.
                 while !is_over.load(Ordering::Acquire) {
                     timer.sleep(Duration::from_micros(100)).await;
                 }
@@ -349,7 +349,7 @@ impl<M: Machines> Trial<M> {
         Ok(())
     }
 
-    /// The program of a lane, which runs `life` there.
+    /// Returns the program of a lane, which runs `life`.
     fn program<A: Access, F: Future<Output = ()> + 'static>(
         &self,
         machines: &M,
@@ -375,7 +375,7 @@ impl<M: Machines> Trial<M> {
         })
     }
 
-    /// Runs `life` on a lane of the node that audits, as a member for that time, to its end.
+    /// Runs `life` to its end on a lane of the auditing node, which is a member meanwhile.
     fn run_aside<S: LockSystem, F: Future<Output = ()> + 'static>(
         &self,
         machines: &M,
@@ -387,7 +387,7 @@ impl<M: Machines> Trial<M> {
         let (done, ended) = async_channel::bounded(1);
         let life = move |seat| async move {
             life(seat).await;
-            // Received by nobody if the trial was given up.
+            // Not received if the trial was given up.
             let _ = done.send(()).await;
         };
         let program = self.program(machines, member, 0, (), make, life);
@@ -400,7 +400,7 @@ impl<M: Machines> Trial<M> {
         Ok(())
     }
 
-    /// The members that were started, in the order of their starts.
+    /// The members, in the order of their starts.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
@@ -410,40 +410,40 @@ impl<M: Machines> Trial<M> {
         self.settings.memory
     }
 
-    /// Takes note that a node's clients will not report.
+    /// Records that a node's clients will not report.
     pub fn is_out(&mut self, node: NodeId) {
         let lives = self.members.iter().filter(|member| member.node == node);
         let lives: Vec<_> = lives.map(|member| member.life).collect();
         self.cores.retain(|(life, _)| !lives.contains(life));
     }
 
-    /// Takes note that a node is expelled. The caller has made sure that nothing of it reaches the
-    /// memory any more: it has fenced it there, at the epoch of [`Self::next_epoch`], if the locks
-    /// are fenced.
+    /// Records that a node is expelled. The caller must ensure that the node's verbs reach the
+    /// memory no longer: it has fenced the node at the memory, at the epoch of
+    /// [`Self::next_epoch`], if the locks are fenced.
     pub fn expel(&mut self, node: NodeId) {
         self.roster.settle(node);
         let lives = self.members.iter().filter(|member| member.node == node);
         lives.for_each(|member| self.referee.expel(member.life));
     }
 
-    /// Epoch below which an expelled node is refused: above that of all who are members now.
+    /// Epoch below which an expelled node is refused: above every present member's epoch.
     pub fn next_epoch(&self) -> Epoch {
         let epochs = self.members.iter().map(|member| member.life.incarnation());
         Epoch(epochs.max().unwrap_or(0) + 1)
     }
 
-    /// Whether the memory is lost, and not there again.
+    /// Whether the memory is lost and not yet regained.
     pub fn is_memory_lost(&self) -> bool {
         self.losses.is_on()
     }
 
-    /// Takes note that the memory node has lost its memory: all lanes abandon it.
+    /// Records the loss of the memory node's memory: all lanes abandon the memory node.
     pub fn lose_memory(&self) {
         self.losses.begin();
     }
 
-    /// Nodes that have not abandoned the memory node, each with its life: those that live and are
-    /// not expelled, and those that have died and are not expelled yet.
+    /// Nodes, with lives, that have not abandoned the memory node: live nodes that are not
+    /// expelled, and dead nodes that are not expelled yet.
     pub fn use_memory_still(&self) -> Vec<Member> {
         let uses = |member: &&Member| {
             !self.roster.is_settled(member.life)
@@ -452,11 +452,11 @@ impl<M: Machines> Trial<M> {
         self.members.iter().filter(uses).copied().collect()
     }
 
-    /// Gives the memory node its memory again, zeroed. The caller has made sure that no member uses
-    /// it still, and that nothing of those who were expelled reaches it.
+    /// Gives the memory node its memory again, zeroed. The caller must ensure that no member still
+    /// uses the memory, and that expelled nodes' verbs do not reach the memory.
     ///
     /// # Errors
-    /// The fabric refuses.
+    /// If the fabric refuses.
     pub fn regain_memory(&self, machines: &M) -> Result<(), FabricError> {
         self.register_memory(machines)?;
         self.referee.forget_words();
@@ -464,13 +464,13 @@ impl<M: Machines> Trial<M> {
         Ok(())
     }
 
-    /// Takes note of something that keeps the trial from its end.
+    /// Records a reason why the trial cannot end.
     pub fn gives_up(&self, why: String) {
         self.referee.violate(why);
     }
 
-    /// Waits for the clients, and audits the locks: each can be taken, what it protects is whole,
-    /// and it is free afterwards.
+    /// Waits for the clients, and audits the locks: every lock can be taken, has intact words, and
+    /// is free afterwards.
     ///
     /// # Errors
     /// [`TrialError`].
@@ -482,7 +482,7 @@ impl<M: Machines> Trial<M> {
                 self.referee.violate(format!("the clients do not end: {awaited:?}"));
                 break;
             };
-            // A node that has crashed may have reported before.
+            // A node may have reported before its crash.
             if let Some(index) = awaited.iter().position(|other| *other == life) {
                 awaited.swap_remove(index);
             }
@@ -514,7 +514,7 @@ impl<M: Machines> Trial<M> {
 }
 
 impl<M: Machines> Trial<M> {
-    /// In the end no client of a node that has lived on wants or holds a lock.
+    /// Checks that in the end no client of a surviving node wants or holds a lock.
     fn check_tables(&self) {
         for (life, table) in &self.tables {
             let is_awaited = self.cores.iter().any(|(other, _)| other == life);
@@ -526,7 +526,7 @@ impl<M: Machines> Trial<M> {
     }
 }
 
-/// Offset of the words beside a lock.
+/// Offset of the two words beside a lock.
 fn offset_of_words<S: LockSystem>(system: &S) -> u64 {
     system.object_bytes().max(WORDS)
 }

@@ -1,12 +1,11 @@
-//! Judges of a trial: who holds which lock, as the clients see it, and what must be in the words
-//! that locks protect.
+//! Judges of a trial: the holders of each lock in the clients' view, and the protected words.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lotus_locks::word::{Claimant, Mode};
 
-/// One judge for all clients of a trial.
+/// The judge of all clients of a trial.
 #[derive(Debug, Default)]
 pub struct Referee {
     state: Mutex<RefereeState>,
@@ -15,7 +14,7 @@ pub struct Referee {
 #[derive(Debug, Default)]
 struct RefereeState {
     locks: Vec<Lock>,
-    /// Lives of nodes that were expelled: what they believe does not count.
+    /// Lives of expelled nodes: their holds do not count.
     out: BTreeSet<(u8, u32)>,
     violations: Vec<String>,
 }
@@ -23,33 +22,33 @@ struct RefereeState {
 #[derive(Clone, Debug, Default)]
 struct Lock {
     holders: Vec<(Claimant, Mode)>,
-    /// The largest value that a holder has written completely.
+    /// The largest value that a holder has completely written.
     written: u64,
     /// Whether a holder has ended between its two writes.
     is_torn: bool,
-    /// Number of times that it was entered.
+    /// Number of times that the lock was entered.
     entered: u64,
-    /// Largest number of holders at one time.
+    /// Largest number of simultaneous holders.
     together: usize,
-    /// Number of times that somebody held it with an update lock beside readers.
+    /// Number of times that the lock had an update holder beside readers.
     beside: u64,
-    /// Number of update locks that became exclusive.
+    /// Number of upgrades of update locks.
     upgraded: u64,
-    /// Number of times that it was entered to write.
+    /// Number of times that the lock was entered to write.
     writers: u64,
-    /// Readers whose leases may have ended.
+    /// Number of readers under leases, which may have ended.
     leased: usize,
 }
 
-/// What a reader with a lease has seen of a lock's writers.
+/// Writers of a lock as seen by a reader with a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// Number of those that have come.
+    /// Number of writers so far.
     writers: u64,
     is_written: bool,
 }
 
-/// Whether two may hold a lock at the same time.
+/// Whether two modes may be held at the same time.
 const fn are_compatible(one: Mode, other: Mode) -> bool {
     matches!(
         (one, other),
@@ -57,7 +56,7 @@ const fn are_compatible(one: Mode, other: Mode) -> bool {
     )
 }
 
-/// Violations that are kept; more say nothing new.
+/// Most violations kept; more add nothing new.
 const MAX_VIOLATIONS: usize = 20;
 
 const fn key(life: Claimant) -> (u8, u32) {
@@ -65,7 +64,7 @@ const fn key(life: Claimant) -> (u8, u32) {
 }
 
 impl Referee {
-    /// A judge of `locks` locks.
+    /// Returns a judge of `locks` locks.
     pub fn new(locks: u64) -> Self {
         let state = RefereeState {
             locks: vec![Lock::default(); locks as usize],
@@ -78,7 +77,7 @@ impl Referee {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a client holds a lock.
+    /// Records that a client holds a lock.
     pub fn enter(&self, lock: u64, by: Claimant, mode: Mode) {
         let state = &mut *self.state();
         if state.out.contains(&key(by)) {
@@ -98,7 +97,7 @@ impl Referee {
         found.beside += u64::from(is_update && found.holders.len() > 1);
     }
 
-    /// Notes that an update lock has become exclusive.
+    /// Records that an update lock has become exclusive.
     pub fn upgrade(&self, lock: u64, by: Claimant) {
         let state = &mut *self.state();
         if state.out.contains(&key(by)) {
@@ -116,7 +115,8 @@ impl Referee {
         }
     }
 
-    /// Notes that a client gives up a lock. `tears` says that it has ended between its two writes.
+    /// Records that a client gives up a lock. `tears` says whether the client ended between its two
+    /// writes.
     pub fn leave(&self, lock: u64, by: Claimant, mode: Mode, tears: bool) {
         let state = &mut *self.state();
         if state.out.contains(&key(by)) {
@@ -130,14 +130,14 @@ impl Referee {
         }
     }
 
-    /// Judges the words that a holder has read: they are equal, and no less than what was written.
+    /// Judges the words that a holder has read: equal, and not less than the last complete write.
     pub fn judge(&self, lock: u64, by: Claimant, words: [u64; 2]) {
         if let Some(complaint) = self.complaint(lock, by, words) {
             self.violate(complaint);
         }
     }
 
-    /// What is wrong with the words that a holder has read.
+    /// Returns the complaint about the words that a holder has read, if any.
     pub fn complaint(&self, lock: u64, by: Claimant, words: [u64; 2]) -> Option<String> {
         let state = &*self.state();
         if state.out.contains(&key(by)) {
@@ -155,8 +155,8 @@ impl Referee {
         }
     }
 
-    /// Notes that a client reads under a lease, which may have ended already: so a writer beside it
-    /// is not to blame, unless the client finds afterwards that the lease lasts still.
+    /// Records the beginning of a read under a lease, which may have ended already. A writer beside
+    /// the client is no violation, unless the client finds the lease still valid afterwards.
     pub fn begin_leased(&self, lock: u64) -> Seen {
         let found = &mut self.state().locks[lock as usize];
         found.entered += 1;
@@ -165,19 +165,19 @@ impl Referee {
         found.seen()
     }
 
-    /// Notes that a client has ended to read under a lease.
+    /// Records the end of a leased read.
     pub fn end_leased(&self, lock: u64) {
         self.state().locks[lock as usize].leased -= 1;
     }
 
-    /// Whether a lock was held to write since `by` began to read it under a lease.
+    /// Whether a lock was held to write since `by` began its leased read.
     pub fn was_written_since(&self, lock: u64, by: Claimant, began: Seen) -> bool {
         let state = &*self.state();
         let is_out = state.out.contains(&key(by));
         !is_out && (began.is_written || state.locks[lock as usize].seen() != began)
     }
 
-    /// Notes that a holder has written both words.
+    /// Records that a holder has written both words.
     pub fn wrote(&self, lock: u64, by: Claimant, value: u64) {
         let state = &mut *self.state();
         if !state.out.contains(&key(by)) {
@@ -191,7 +191,7 @@ impl Referee {
         self.state().out.contains(&key(life))
     }
 
-    /// Notes that a node in this life is fenced: it holds nothing any more.
+    /// Records the fencing of a node in a life: the node holds no lock any more.
     pub fn expel(&self, life: Claimant) {
         let state = &mut *self.state();
         state.out.insert(key(life));
@@ -202,7 +202,8 @@ impl Referee {
         }
     }
 
-    /// Notes that the memory was lost, with all words, and is there again. No lock is held then.
+    /// Records the loss and return of the memory with all words. Locks must not be held at the
+    /// return.
     pub fn forget_words(&self) {
         let state = &mut *self.state();
         let mut holders = Vec::new();
@@ -215,7 +216,7 @@ impl Referee {
         }
     }
 
-    /// Notes something that must not be.
+    /// Records a violation.
     pub fn violate(&self, what: String) {
         self.state().violate(what);
     }
@@ -225,27 +226,27 @@ impl Referee {
         self.state().locks.iter().map(|lock| lock.entered).sum()
     }
 
-    /// Largest number of holders of one lock at one time.
+    /// Largest number of simultaneous holders of a lock.
     pub fn together(&self) -> usize {
         self.state().locks.iter().map(|lock| lock.together).max().unwrap_or(0)
     }
 
-    /// Number of times that somebody held a lock with an update lock beside readers.
+    /// Number of times that a lock had an update holder beside readers.
     pub fn beside(&self) -> u64 {
         self.state().locks.iter().map(|lock| lock.beside).sum()
     }
 
-    /// Number of update locks that became exclusive.
+    /// Number of upgrades of update locks.
     pub fn upgraded(&self) -> u64 {
         self.state().locks.iter().map(|lock| lock.upgraded).sum()
     }
 
-    /// Whether something was that must not have been.
+    /// Whether there are violations.
     pub fn has_violations(&self) -> bool {
         !self.state().violations.is_empty()
     }
 
-    /// What must not have been.
+    /// The violations.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }

@@ -16,7 +16,7 @@ use rand::rngs::SmallRng;
 
 use super::{Judgement, Make, Settings, Trial, TrialError};
 
-/// Time after which a node is fenced again, if the memory node did not answer.
+/// Pause before a node is fenced again, if the memory node did not answer.
 const AGAIN: Duration = Duration::from_micros(50);
 /// Stream of the world's randomness from which faults are drawn.
 const STREAM: u64 = u64::MAX;
@@ -26,53 +26,54 @@ const STREAM: u64 = u64::MAX;
 pub struct Faults {
     /// Rates of random faults of messages and verbs.
     pub rates: Rates,
-    /// Number of compute nodes that crash.
+    /// Number of crashes of compute nodes.
     pub crashes: u32,
     /// Number of pauses of compute nodes.
     pub pauses: u32,
-    /// The longest of them.
+    /// The longest pause.
     pub pause: Duration,
     /// Number of compute nodes that are cut off for a while, and expelled meanwhile.
     pub partitions: u32,
-    /// Number of times that nothing reaches the memory node, which keeps its memory.
+    /// Number of outages in which the memory node is unreachable, but keeps its memory.
     pub outages: u32,
-    /// Number of times that the memory node crashes, and returns with zeroed memory when all
-    /// members have abandoned it.
+    /// Number of crashes of the memory node, which returns with zeroed memory once abandoned by all
+    /// members.
     pub losses: u32,
-    /// Time within which those begin.
+    /// Time within which the faults begin.
     pub span: Duration,
-    /// The longest time until a node that stands still is expelled.
+    /// The longest time until an unresponsive node is expelled.
     pub detection: Duration,
     /// Share of paused nodes that are expelled meanwhile.
     pub expelled: f64,
     /// Whether a node is fenced when it is expelled.
     pub fences: bool,
-    /// Whether nodes that crashed come back, in another life.
+    /// Whether crashed nodes return in another life.
     pub returns: bool,
-    /// Bound of the rates at which clocks gain or lose time, in parts per million.
+    /// Bound of the clock drift, in parts per million.
     pub drift_ppm: i32,
-    /// A node that is struck at a step of its own, beside those that are struck at random times.
+    /// A node struck at a given step, besides the nodes struck at random times.
     pub struck: Option<Struck>,
 }
 
-/// A compute node that is struck when it has come so far: between any two of its verbs, if a trial
-/// is made for each count.
+/// A compute node struck at a given count of its verbs or messages: trials with every count cover
+/// the gaps between any two verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Struck {
     /// The node.
     pub node: NodeId,
-    /// Number of its verbs, or else of its messages, that come before.
+    /// Number of the node's verbs, or else messages, before the strike.
     pub after: StruckAfter,
-    /// Time for which it stands still, and is expelled meanwhile; it dies if there is none.
+    /// Time for which the node stands still, and is expelled meanwhile; without a pause, the node
+    /// dies.
     pub pause: Option<Duration>,
 }
 
-/// What a node does before it is struck; from 1.
+/// Progress of a node up to its strike; from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StruckAfter {
-    /// Verbs that take effect.
+    /// Number of verbs that take effect.
     Verbs(u64),
-    /// Messages that are sent.
+    /// Number of messages sent.
     Messages(u64),
 }
 
@@ -91,8 +92,8 @@ impl Struck {
     }
 }
 
-/// These rates, with a fifth of all messages lost, and others that come twice, late, or in another
-/// order.
+/// Returns `rates` with a fifth of the messages lost, and further messages duplicated, late, or
+/// reordered.
 pub(super) fn lossy(rates: Rates) -> Rates {
     Rates {
         message_loss: 0.2,
@@ -104,7 +105,7 @@ pub(super) fn lossy(rates: Rates) -> Rates {
 }
 
 impl Faults {
-    /// None.
+    /// Returns no faults.
     pub fn none() -> Self {
         Self {
             rates: Rates::default(),
@@ -124,12 +125,12 @@ impl Faults {
         }
     }
 
-    /// A fifth of all messages is lost, others come twice, late, or in another order.
+    /// Loses a fifth of the messages; duplicates, delays and reorders further messages.
     pub fn lossy(self) -> Self {
         Self { rates: lossy(self.rates), ..self }
     }
 
-    /// Verbs are held up; some for so long that the initiator gives up on them.
+    /// Delays verbs, in part beyond the initiator's timeout.
     pub fn doubtful(self) -> Self {
         let rates =
             Rates { verb_delay: 0.01, verb_delay_max: Duration::from_micros(300), ..self.rates };
@@ -137,7 +138,7 @@ impl Faults {
     }
 }
 
-/// What happens at a time.
+/// A scheduled fault or return.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Crash(NodeId),
@@ -146,14 +147,14 @@ enum Happening {
     Isolate(NodeId),
     Rejoin(NodeId),
     Expel(NodeId),
-    /// The memory node crashes. All learn that after the first time, and it returns after the
-    /// second.
+    /// The memory node crashes. The lanes notice after the first time, and the node returns after
+    /// the second.
     Lose(Duration, Duration),
     Miss(Duration),
     Regain,
 }
 
-/// Draws the faults of a trial: each node is struck once at most, and one is spared.
+/// Draws the faults of a trial: a node is struck at most once, and at least one node is spared.
 fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Duration, Happening)> {
     let clients = settings.nodes.len() - 1;
     let mut nodes = settings.nodes[..clients].to_vec();
@@ -210,7 +211,7 @@ fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Durati
     happenings
 }
 
-/// Runs a trial in a world of its own.
+/// Runs a trial in a new world.
 ///
 /// # Errors
 /// [`TrialError`].
@@ -225,7 +226,7 @@ pub fn simulate<S: LockSystem>(
     let config = Config {
         rates: faults.rates.clone(),
         limits: Limits { time: settings.limit, ..Limits::default() },
-        // Some verbs that are held up are given up on, and land all the same.
+        // The initiator gives up on some delayed verbs, which land nevertheless.
         verb_timeout: Duration::from_micros(150),
         schedule: faults.struck.into_iter().map(Struck::scheduled).collect(),
         ..Config::new(seed, highest.unwrap_or(0) + 1, profile)
@@ -265,20 +266,20 @@ fn inject(machines: &SimMachines, fault: Fault) {
     machines.world().inject(fault).unwrap_or_else(|error| panic!("a fault: {error}"));
 }
 
-/// A trial, and what has happened to it.
+/// A trial with its machines and past strikes.
 struct Strikes<'a, S: LockSystem> {
     machines: SimMachines,
     trial: Trial<SimMachines>,
     make: &'a Make<S>,
     /// See [`Faults::fences`].
     fences: bool,
-    /// Nodes that were expelled, with the epochs below which the memory node refuses them.
+    /// Expelled nodes, with the epochs below which the memory node refuses them.
     fenced: Vec<(NodeId, Epoch)>,
 }
 
 impl<S: LockSystem> Strikes<'_, S> {
-    /// Lets the trial go on until a node was struck, or has had the time to be; then it is
-    /// expelled.
+    /// Runs the trial until the node is struck, or the time for the strike is over; then expels the
+    /// node.
     fn wait_for(&mut self, struck: Struck, faults: &Faults) -> Result<(), TrialError> {
         let has_crashed = matches!(self.machines.run_for(faults.span), Some(Stop::Crashed(_)));
         inject(&self.machines, Fault::Disarm);
@@ -308,7 +309,7 @@ impl<S: LockSystem> Strikes<'_, S> {
         self.machines.world().restarts(node).is_some()
     }
 
-    /// Returns what is to happen later, and when: that which follows, or the same once more.
+    /// Returns a later event and its delay: the consequence, or the same event again.
     fn strike(&mut self, now: Happening) -> Result<Option<(Duration, Happening)>, TrialError> {
         let memory = self.trial.memory();
         let has_happened = match now {
@@ -326,7 +327,7 @@ impl<S: LockSystem> Strikes<'_, S> {
             Happening::Isolate(node) => self.inject(Fault::Isolate { node }),
             Happening::Rejoin(node) => self.inject(Fault::Rejoin { node }),
             Happening::Expel(node) => self.expel(node)?,
-            // One loss after the other.
+            // Losses do not overlap.
             Happening::Lose(..) if self.trial.is_memory_lost() || !self.is_up(memory) => false,
             Happening::Lose(missed, regained) => {
                 self.crash(memory);
@@ -349,7 +350,7 @@ impl<S: LockSystem> Strikes<'_, S> {
     fn expel(&mut self, node: NodeId) -> Result<bool, TrialError> {
         let (memory, epoch) = (self.trial.memory(), self.trial.next_epoch());
         if self.fences && !broken(Rule::LostHoldersAreFenced) {
-            // A memory node that is down fences when it returns.
+            // A memory node that is down is fenced on its return.
             if self.is_up(memory) && !self.fence(node, epoch)? {
                 return Ok(false);
             }
@@ -359,7 +360,7 @@ impl<S: LockSystem> Strikes<'_, S> {
         Ok(true)
     }
 
-    /// Has the memory node refuse a node. Returns whether that was possible.
+    /// Makes the memory node refuse a node. Returns whether the memory node answered.
     fn fence(&self, node: NodeId, epoch: Epoch) -> Result<bool, TrialError> {
         is_reached(self.machines.fabric().fence(self.trial.memory(), node, epoch))
     }
@@ -372,7 +373,7 @@ impl<S: LockSystem> Strikes<'_, S> {
         if !self.is_up(self.trial.memory()) {
             self.restart(self.trial.memory());
         }
-        // It has forgotten whom it refuses.
+        // The memory node has forgotten its fences.
         for (node, epoch) in &self.fenced {
             if !self.fence(*node, *epoch)? {
                 return Ok(false);

@@ -4,8 +4,8 @@
 //! written (1 bit) | the writer's node (8) | end of the lease (55)
 //! ```
 //!
-//! Readers leave no trace but the end of their lease, in nanoseconds of the cluster's clock. A word
-//! without a writer whose lease has ended is a free lock, whatever the lease.
+//! Readers leave no trace except the end of the lease, in nanoseconds of the cluster's clock. A
+//! word without a writer is a free lock once the lease has ended, whatever the lease.
 
 use lotus_fabric::env::Nanos;
 
@@ -22,7 +22,7 @@ impl DrtmWord {
     /// The latest end of a lease: a year after the cluster's start.
     pub const LATEST: Nanos = Nanos((1 << LEASE_BITS) - 1);
 
-    /// A word as it was read.
+    /// Wraps a word as read from memory.
     pub const fn of(word: u64) -> Self {
         Self(word)
     }
@@ -32,22 +32,22 @@ impl DrtmWord {
         self.0
     }
 
-    /// The word of a lock that a node holds to write.
+    /// Returns the word of a lock held by a writer on a node.
     pub const fn written(node: u8) -> Self {
         Self(WRITTEN | (node as u64) << LEASE_BITS)
     }
 
-    /// The word of a lock with readers until `end`, or until [`Self::LATEST`].
+    /// Returns the word of a lock with readers until `end`, at most until [`Self::LATEST`].
     pub fn leased(end: Nanos) -> Self {
         Self(end.min(Self::LATEST).0)
     }
 
-    /// Whether there is a writer.
+    /// Returns whether a writer holds the lock.
     pub const fn is_written(self) -> bool {
         self.0 & WRITTEN != 0
     }
 
-    /// End of the last lease; zero if there was none, or if there is a writer.
+    /// End of the last lease; zero without a lease, or with a writer.
     pub const fn lease(self) -> Nanos {
         Nanos(if self.is_written() { 0 } else { self.0 & Self::LATEST.0 })
     }

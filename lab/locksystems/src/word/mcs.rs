@@ -1,12 +1,12 @@
-//! The word of an MCS lock: the tail of its queue.
+//! The word of an MCS lock: the tail of the queue.
 //!
 //! ```text
 //! tail (24 bits) | resetting (1) | generation (7) | number of the tail's request (32)
 //! ```
 //!
-//! The tail is a [`Waiter`]'s number; 0 if nobody holds the lock. Waiters are names that are used
-//! again, so the word has the low half of the request's number beside it: who is next to wait can
-//! say which use of the name it has come after.
+//! The tail is a [`Waiter`]'s number; 0 if no client holds the lock. Waiter names are reused. The
+//! word therefore also has the low half of the tail's request number, by which the next waiter can
+//! say which use of the name it has queued behind.
 
 use lotus_locks::word::Head;
 
@@ -22,13 +22,13 @@ const _: () = assert!(TAIL_SHIFT + 24 == u64::BITS);
 pub struct McsWord(u64);
 
 impl McsWord {
-    /// Summand that marks the lock as being reset, if it is not marked.
+    /// Addend that marks the lock as being reset, if the mark is clear.
     pub const RESETTING: u64 = 1 << RESETTING_SHIFT;
 
-    /// Bits that name the tail: those that an enqueue replaces.
+    /// Bits of the tail, replaced by an enqueue.
     pub const TAIL: u64 = u64::MAX << TAIL_SHIFT | u32::MAX as u64;
 
-    /// Fields that a reset uses.
+    /// Fields used by a reset.
     pub const HEAD: Head = Head {
         resetting: Self::RESETTING,
         generation_shift: NUMBER_BITS,
@@ -36,7 +36,7 @@ impl McsWord {
         is_count: false,
     };
 
-    /// A word as it was read.
+    /// Wraps a word as read from memory.
     pub const fn of(word: u64) -> Self {
         Self(word)
     }
@@ -46,34 +46,36 @@ impl McsWord {
         self.0
     }
 
-    /// The word with this tail: a waiter's number, and the low half of its request's.
+    /// Returns the word with a new tail: a waiter's number, and the low half of the request's
+    /// number.
     #[must_use]
     pub const fn with_tail(self, who: u32, number: u32) -> Self {
         Self(self.0 & !Self::TAIL | (who as u64) << TAIL_SHIFT | number as u64)
     }
 
-    /// The word without a tail: the lock is free.
+    /// Returns the word without a tail: the lock is free.
     #[must_use]
     pub const fn without_tail(self) -> Self {
         Self(self.0 & !Self::TAIL)
     }
 
-    /// Number of the waiter that is the tail; 0 if nobody holds the lock.
+    /// Waiter number of the tail; 0 if no client holds the lock.
     pub const fn tail(self) -> u32 {
         (self.0 >> TAIL_SHIFT) as u32
     }
 
-    /// The low half of the number of the tail's request.
+    /// Low half of the tail's request number.
     pub const fn number(self) -> u32 {
         self.0 as u32
     }
 
-    /// Whether the lock is being reset. This precedes all else that the word says.
+    /// Returns whether the lock is being reset. The mark takes precedence over the rest of the
+    /// word.
     pub const fn is_resetting(self) -> bool {
         Self::HEAD.is_resetting(self.0)
     }
 
-    /// Whether the lock is free.
+    /// Returns whether the lock is free.
     pub const fn is_free(self) -> bool {
         self.tail() == 0 && !self.is_resetting()
     }

@@ -4,9 +4,9 @@
 //! tail (32 bits) | readers (32)
 //! ```
 //!
-//! The tail is a [`Waiter`](lotus_locks::Waiter)'s number; 0 if no writer holds the lock or waits for it.
-//! Without a tail, the readers are those that hold the lock. With one, they are those that have
-//! come since it has come, and wait for it.
+//! The tail is a [`Waiter`](lotus_locks::Waiter)'s number; 0 if no writer holds the lock or waits.
+//! Without a tail, the counted readers hold the lock. With a tail, the counted readers have arrived
+//! after the tail's writer, and wait for the writer.
 
 const READERS_BITS: u32 = 32;
 
@@ -15,15 +15,15 @@ const READERS_BITS: u32 = 32;
 pub struct NcosedWord(u64);
 
 impl NcosedWord {
-    /// Summand of a reader that asks for the lock.
+    /// Addend of a reader's request.
     pub const READER: u64 = 1;
 
-    /// A word as it was read.
+    /// Wraps a word as read from memory.
     pub const fn of(word: u64) -> Self {
         Self(word)
     }
 
-    /// The word with this tail, or 0 for none, and this number of readers.
+    /// Returns the word with a tail, 0 for no writer, and a number of readers.
     pub const fn new(tail: u32, readers: u32) -> Self {
         Self((tail as u64) << READERS_BITS | readers as u64)
     }
@@ -33,7 +33,7 @@ impl NcosedWord {
         self.0
     }
 
-    /// Number of the waiter that is the tail; 0 if there is no writer.
+    /// Waiter number of the tail; 0 without a writer.
     pub const fn tail(self) -> u32 {
         (self.0 >> READERS_BITS) as u32
     }
@@ -43,7 +43,7 @@ impl NcosedWord {
         self.0 as u32
     }
 
-    /// Whether there is neither a holder nor a waiter.
+    /// Returns whether the lock has neither holders nor waiters.
     pub const fn is_free(self) -> bool {
         self.0 == 0
     }

@@ -1,12 +1,13 @@
-//! The second word of an RMA-RW lock: readers that have come and gone, and whether writers have it.
+//! The second word of an RMA-RW lock: readers arrived and departed, and whether writers have the
+//! lock.
 //!
 //! ```text
 //! writers (1 bit) | readers that have come (31) | readers that have gone (32)
 //! ```
 //!
-//! The first word is the tail of the writers' queue, [`super::McsWord`]. A reader that is refused
-//! is among those that have come for a moment. All sums are exact: neither number gets near the end
-//! of its field, because no reader is admitted at the limit, where both are set back.
+//! The first word is the tail of the writers' queue, [`super::McsWord`]. A refused reader counts as
+//! arrived for a moment. Every sum is exact: neither counter gets near the end of its field,
+//! because no reader is admitted at the limit, where both counters are set back.
 
 const GONE_BITS: u32 = 32;
 const WRITERS: u64 = 1 << 63;
@@ -16,23 +17,23 @@ const WRITERS: u64 = 1 << 63;
 pub struct RmaRwCounts(u64);
 
 impl RmaRwCounts {
-    /// Number of readers that may come until the counters are set back.
+    /// Number of readers admitted before the counters are set back.
     pub const LIMIT: u32 = 4000;
-    /// Summand of a reader that comes.
+    /// Addend of an arriving reader.
     pub const COMES: u64 = 1 << GONE_BITS;
-    /// Summand of a reader that goes.
+    /// Addend of a departing reader.
     pub const GOES: u64 = 1;
-    /// Summand of a writer that announces writers, if there are none.
+    /// Addend of a writer that announces writers, if the flag is clear.
     pub const ANNOUNCED: u64 = WRITERS;
     /// The word at which readers set the counters back.
     pub const USED_UP: Self = Self::new(Self::LIMIT, Self::LIMIT);
 
-    /// The word of a lock that writers do not have.
+    /// Returns the word of a lock not held by writers.
     pub const fn new(come: u32, gone: u32) -> Self {
         Self((come as u64) << GONE_BITS | gone as u64)
     }
 
-    /// A word as it was read.
+    /// Wraps a word as read from memory.
     pub const fn of(word: u64) -> Self {
         Self(word)
     }
@@ -42,33 +43,33 @@ impl RmaRwCounts {
         self.0
     }
 
-    /// Number of readers that have come, with those that are being refused.
+    /// Number of arrived readers, including readers being refused.
     pub const fn come(self) -> u32 {
         ((self.0 & !WRITERS) >> GONE_BITS) as u32
     }
 
-    /// Number of readers that have gone.
+    /// Number of departed readers.
     pub const fn gone(self) -> u32 {
         self.0 as u32
     }
 
-    /// Whether writers have the lock, or the first of them waits for the last readers.
+    /// Returns whether writers have the lock, or the first writer waits for the last readers.
     pub const fn has_writers(self) -> bool {
         self.0 & WRITERS != 0
     }
 
-    /// Whether a reader that comes now holds the lock.
+    /// Returns whether a reader arriving now gets the lock.
     pub const fn admits(self) -> bool {
         !self.has_writers() && self.come() < Self::LIMIT
     }
 
-    /// Whether all readers that have come are gone.
+    /// Returns whether every arrived reader has departed.
     pub const fn is_drained(self) -> bool {
         self.come() == self.gone()
     }
 
-    /// Summand by which the last of some writers admits readers, and sets the counters back, where
-    /// `gone` readers had gone when it got the lock.
+    /// Returns the addend by which the last writer of a series admits readers and sets both
+    /// counters back. `gone` is the number of departed readers at the time the writer got the lock.
     pub const fn admitting(gone: u32) -> u64 {
         (WRITERS | Self::new(gone, gone).0).wrapping_neg()
     }

@@ -1,13 +1,13 @@
-//! The word of a lock with update locks: three pairs of counters, tickets given and tickets served
-//! (DSLR §5.2).
+//! The word of a DSLR lock with update locks: three pairs of counters, tickets given and tickets
+//! served (DSLR §5.2).
 //!
 //! ```text
 //! nX (10 bits) | nS (10) | nU (10) | maxX (10) | maxS (10) | maxU (10)
 //!     | generation (3) | resetting (1)
 //! ```
 //!
-//! The paper has the six counters and not their widths. As in the word of
-//! [`TicketFields`](super::TicketFields), counters are set back at half of their fields.
+//! The paper defines the six counters, but no widths. As in the word of
+//! [`TicketFields`](super::TicketFields), the counters are set back at half of a field.
 
 use lotus_locks::word::{Head, Mode};
 
@@ -35,7 +35,7 @@ const LOW: u32 = 4;
 
 const _: () = assert!(LOW + 6 * BITS == u64::BITS);
 
-/// Lowest bits of the counters, from *maxU* up to *nX*.
+/// Returns the lowest bit of a counter; counters are numbered from *maxU* up to *nX*.
 const fn shift(field: u32) -> u32 {
     LOW + BITS * field
 }
@@ -44,7 +44,7 @@ const fn field(word: u64, field: u32) -> u32 {
     (word >> shift(field)) as u32 & ((1 << BITS) - 1)
 }
 
-/// The lowest of the two fields of a mode.
+/// Returns the lower field of a mode's two fields.
 const fn field_of(mode: Mode) -> u32 {
     match mode {
         Mode::Update => 0,
@@ -54,22 +54,22 @@ const fn field_of(mode: Mode) -> u32 {
 }
 
 impl UpdateTickets {
-    /// Fields of a reset.
+    /// Fields used by a reset.
     pub const HEAD: Head =
         Head { resetting: 1, generation_shift: 1, generation_bits: 3, is_count: false };
 
-    /// Number at which a counter has to be set back, and the largest number of tickets that may be
-    /// outstanding.
+    /// Value at which a counter has to be set back, and the maximum number of outstanding tickets.
     pub const LIMIT: u32 = 1 << (BITS - 1);
 
-    /// Whether a counter of the word has reached [`Self::LIMIT`], so that no ticket is given.
+    /// Returns whether a counter of the word has reached [`Self::LIMIT`], in which case no ticket
+    /// is given.
     pub const fn is_full(word: u64) -> bool {
         const ONES: u64 = (1 | 1 << BITS | 1 << (2 * BITS)) << shift(0);
         const TOPS: u64 = (ONES | ONES << (3 * BITS)) << (BITS - 1);
         word & TOPS != 0
     }
 
-    /// The counters of a word.
+    /// Decodes the counters of a word.
     pub const fn of(word: u64) -> Self {
         Self {
             n_x: field(word, 5),
@@ -81,7 +81,7 @@ impl UpdateTickets {
         }
     }
 
-    /// The word of these counters, with what `word` has below them.
+    /// Returns the word of these counters, with the bits of `word` below the counters.
     pub const fn with(self, word: u64) -> u64 {
         let Self { n_x, n_s, n_u, max_x, max_s, max_u } = self;
         word & ((1 << LOW) - 1)
@@ -93,17 +93,17 @@ impl UpdateTickets {
             | (max_u as u64) << shift(0)
     }
 
-    /// Summand of a request for `count` tickets.
+    /// Addend of a request for `count` tickets.
     pub const fn asking(mode: Mode, count: u16) -> u64 {
         (count as u64) << shift(field_of(mode))
     }
 
-    /// Summand of the release of `count` tickets.
+    /// Addend of the release of `count` tickets.
     pub const fn leaving(mode: Mode, count: u16) -> u64 {
         (count as u64) << shift(3 + field_of(mode))
     }
 
-    /// Number of tickets of a mode that were given.
+    /// Number of tickets given in a mode.
     pub const fn given(self, mode: Mode) -> u32 {
         match mode {
             Mode::Shared => self.max_s,
@@ -112,11 +112,11 @@ impl UpdateTickets {
         }
     }
 
-    /// Whether the holder of `ticket` has its turn: a writer's when all before it have left, the
-    /// others' when those before it have left who write or may.
+    /// Returns whether the turn of `ticket` has come: a writer's once every earlier holder has
+    /// left, a reader's or an update lock's once every earlier writer and update lock has left.
     ///
-    /// Those with an update lock who come after a reader take their turns beside it, so a reader
-    /// may find more of them served than were before it.
+    /// Update locks requested after a reader take their turns beside the reader. A reader may
+    /// therefore find more update locks served than were requested before its ticket.
     pub const fn serves(self, ticket: Self, mode: Mode) -> bool {
         let written = self.n_x == ticket.max_x;
         match mode {
@@ -128,26 +128,27 @@ impl UpdateTickets {
         }
     }
 
-    /// Whether the readers before `ticket`, of a writer or of an update lock, have left. Those
-    /// behind it wait for it, so they do not count yet.
+    /// Returns whether the readers before `ticket` have left, where the ticket is a writer's or an
+    /// update lock's. Later readers wait for the ticket's holder, and are therefore not counted
+    /// yet.
     pub const fn has_no_readers_before(self, ticket: Self) -> bool {
         self.n_s == ticket.max_s
     }
 
-    /// Number of tickets before `ticket` that are not served.
+    /// Number of unserved tickets before `ticket`.
     pub const fn ahead(self, ticket: Self) -> u32 {
         self.readers_ahead(ticket)
             + ticket.max_x.saturating_sub(self.n_x)
             + ticket.max_u.saturating_sub(self.n_u)
     }
 
-    /// Number of readers' tickets before `ticket` that are not served.
+    /// Number of unserved readers' tickets before `ticket`.
     pub const fn readers_ahead(self, ticket: Self) -> u32 {
         ticket.max_s.saturating_sub(self.n_s)
     }
 
-    /// The counters when all tickets up to `count` from `ticket` on are served, and no later one
-    /// was given.
+    /// Returns the counters once the `count` tickets from this ticket on, and every earlier ticket,
+    /// are served, and no later ticket was given.
     #[must_use]
     pub const fn after(self, mode: Mode, count: u16) -> Self {
         let (mut x, mut s, mut u) = (self.max_x, self.max_s, self.max_u);
@@ -159,7 +160,7 @@ impl UpdateTickets {
         Self { n_x: x, n_s: s, n_u: u, max_x: x, max_s: s, max_u: u }
     }
 
-    /// Whether all tickets that were given are served.
+    /// Returns whether every ticket given is served.
     pub const fn is_free(self) -> bool {
         self.n_x == self.max_x && self.n_s == self.max_s && self.n_u == self.max_u
     }

@@ -2,9 +2,9 @@
 //!
 //! # What it is
 //! Clients take one lock, as readers and as writers, while the counters reach their limit. The
-//! state machine is the system's own ([`RmaRw`](lotus_locksystems::systems::RmaRw)). A verb takes effect
-//! when it is posted, and its answer comes at any later time, as a notice does; only looks are
-//! taken that lead on. Waits are given up. In every state the properties must hold.
+//! state machine is the system's own ([`RmaRw`](lotus_locksystems::systems::RmaRw)). A verb takes
+//! effect when it is posted, and its answer comes at any later time, as a notice does; only looks
+//! are taken that lead on. Waits are given up. In every state the properties must hold.
 //!
 //! # That it can fail
 //! `every_broken_rule_is_noticed` breaks one rule after another, and expects a property to fail

@@ -3,9 +3,9 @@
 //! # What it is
 //! Clients take one lock, as readers, with update locks and as writers, and upgrade what may be
 //! upgraded, while the counters reach their limit. The state machine is the system's own
-//! ([`DslrU`](lotus_locksystems::systems::DslrU)). A verb takes effect when it is posted, and its answer
-//! comes at any later time; only looks are taken that lead on. Waits and upgrades are given up. In
-//! every state the properties must hold.
+//! ([`DslrU`](lotus_locksystems::systems::DslrU)). A verb takes effect when it is posted, and its
+//! answer comes at any later time; only looks are taken that lead on. Waits and upgrades are given
+//! up. In every state the properties must hold.
 //!
 //! # That it can fail
 //! `every_broken_rule_is_noticed` breaks one rule after another, and expects a property to fail

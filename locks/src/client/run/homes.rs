@@ -1,4 +1,4 @@
-//! Locks with homes: the parts of a run, and of a lane, that only their systems need.
+//! Locks with homes: the parts of runs and lanes that only systems with homes need.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use crate::client::wire::{self, Letter};
 use crate::contract::{Event, LockSystem, NotHeld, Notice, Peer, Said, Verb, Waiter};
 
 impl<S: LockSystem> Run<S> {
-    /// Tells the home of the lock, or finds it first.
+    /// Sends a notice to the home of the lock, or finds the home first.
     pub(super) fn tell_home(&mut self, core: &Rc<Core<S>>, notice: Notice) {
         let home = core.homes.borrow().of(self.at);
         let Some(home) = home else {
@@ -23,7 +23,7 @@ impl<S: LockSystem> Run<S> {
         self.doing = Doing::Next(step);
     }
 
-    /// Finds the home of the lock, and tells it.
+    /// Finds the home of the lock, and sends it the notice.
     pub(super) async fn find_home(&mut self, core: &Rc<Core<S>>, notice: Notice) -> Option<Turn> {
         match core.find_home(self.at).await {
             Ok(()) => {
@@ -49,7 +49,7 @@ impl<S: LockSystem> Core<S> {
                 None => self.read(word).await?,
             };
         }
-        // Found in a memory that is lost, it is no home of the next one.
+        // A home found in a lost memory is no home in the next memory.
         if self.has_abandoned(at.node()) {
             return Err(GivenUp);
         }
@@ -58,7 +58,7 @@ impl<S: LockSystem> Core<S> {
         Ok(())
     }
 
-    /// Tells the home of a lock what the use of a slot has to say.
+    /// Sends the home of a lock the notice of the use of a slot.
     fn tell_home(&self, home: Waiter, at: RemoteAddr, slot: u16, notice: Notice, says: u64) {
         let from = Peer { who: self.name(slot), number: 0 };
         let life = self.life_of(at.node());
@@ -71,8 +71,8 @@ impl<S: LockSystem> Core<S> {
         }
     }
 
-    /// Takes in what the home of a lock is told, which is this lane, and tells the writer that has
-    /// the lock, if one has.
+    /// Takes in a notice to this lane as the home of a lock, and tells the writer that has the lock
+    /// now, if any.
     pub(in crate::client) fn count(&self, letter: &Letter) {
         let writer = self.homes.borrow_mut().count(letter);
         if let Some(writer) = writer {

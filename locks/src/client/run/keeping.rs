@@ -14,8 +14,8 @@ impl<S: LockSystem> Run<S> {
         S::KEEPS && is_due && core.system.keeping().is_some()
     }
 
-    /// Looks at the lock, has its keeper free it if it is time, and goes on with the wait: from the
-    /// beginning if it was freed.
+    /// Looks at the lock, has its keeper free it if it is time, and goes on with the wait; from the
+    /// beginning if the lock was freed.
     pub(super) async fn watch(&mut self, core: &Rc<Core<S>>, keeping: Keeping) -> Option<Turn> {
         let looked = core.watch(self.slot, self.at, keeping).await;
         if looked == Err(NotHeld::Expelled) {

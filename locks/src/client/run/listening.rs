@@ -1,4 +1,4 @@
-//! Uses that tell one another of themselves: the parts of a run that only their systems need.
+//! Notices between uses: the parts of a run that only systems with notices need.
 
 use std::rc::Rc;
 use std::task::Poll;
@@ -9,25 +9,25 @@ use lotus_points::may_cut;
 use super::{Core, Doing, Run, Turn};
 use crate::contract::{Event, LockSystem, NotHeld, Notice, Step};
 
-/// What has ended a wait for a notice.
+/// End of a wait for a notice.
 pub(super) enum Listened {
     /// The next step is known.
     Next,
     /// The acquisition is given up.
     Turn(Turn),
-    /// It is time to see whether this node may reach the memory still.
+    /// It is time to check whether this node can still reach the memory.
     Look,
 }
 
 impl<S: LockSystem> Run<S> {
-    /// Names the use anew, before it begins.
+    /// Gives the use a new number, before it begins.
     pub(super) fn renumber(&mut self, core: &Core<S>) {
         let number = core.open(self.slot, self.at);
         core.system.renumber(&mut self.state, number);
     }
 
-    /// Sends a notice. Nothing follows it, so the next step is known; unless the home of the lock
-    /// is to be told, and has to be found first.
+    /// Sends a notice. No answer is awaited, and the next step is known; unless the notice is for
+    /// the home of the lock, and the home has to be found first.
     #[inline]
     pub(super) fn tell(&mut self, core: &Rc<Core<S>>, notice: Notice) {
         if S::HAS_HOMES && notice.said().is_for_home() {
@@ -58,7 +58,8 @@ impl<S: LockSystem> Run<S> {
         None
     }
 
-    /// Ready when there is a notice, or a reset to know of, or the wait has lasted long enough.
+    /// Ready when there is a notice, when the use was told of a reset, or when the wait has lasted
+    /// long enough.
     pub(super) fn poll_notice(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Poll<Listened> {
         if self.is_told(core) {
             self.doing = Doing::Next(Step::Listen);
@@ -83,8 +84,8 @@ impl<S: LockSystem> Run<S> {
         Poll::Pending
     }
 
-    /// Asks for a reset if a node was lost, and learns from the memory node whether it was this
-    /// one: who only listens would never know.
+    /// Asks for a reset if a node was lost, and learns from the memory node whether this node was
+    /// lost: a use that only listens would never know.
     pub(super) async fn look(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
         let now = core.lane.executor().now();
         self.look_for_losses(core, now);
@@ -99,12 +100,12 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Lets a holder hear what it was told meanwhile, before it leaves.
+    /// Lets a holder hear the notices that came meanwhile, before it leaves.
     pub(super) fn catch_up(&mut self, core: &Core<S>) {
         while self.hear(core).is_some() {}
     }
 
-    /// Hears a notice, if there is one; the step after it.
+    /// Hears a notice, if any, and returns the step after it.
     pub(super) fn hear(&mut self, core: &Core<S>) -> Option<Step> {
         loop {
             let gathers = S::HAS_HOMES && core.system.gathers(&self.state);

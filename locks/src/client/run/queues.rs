@@ -1,4 +1,4 @@
-//! Locks with a queue of entries: the parts of a run that only their systems need.
+//! Locks with a queue of entries: the parts of a run that only systems with queues need.
 
 use std::rc::Rc;
 use std::task::Poll;
@@ -15,8 +15,8 @@ use crate::contract::{Event, LockSystem, NotHeld, Step, Verb};
 use crate::word::QueuePart;
 
 impl<S: LockSystem> Run<S> {
-    /// Adds a verb on the entries to a batch. Returns where the head will be, if it is read. A use
-    /// that writes an entry is told of its turn from now on.
+    /// Adds a verb on the entries to a batch. Returns the place of the head in the answer, if the
+    /// verb reads the head. A use that writes an entry can be told of its turn from now on.
     pub(super) fn add_on_entries(
         &mut self,
         core: &Core<S>,
@@ -48,8 +48,7 @@ impl<S: LockSystem> Run<S> {
         head
     }
 
-    /// What the verb under way, which has ended, has answered. Keeps the entries, if it has read
-    /// them.
+    /// Returns the event of the completed verb, and keeps the entries that it has read.
     pub(super) fn read(&mut self, core: &Core<S>, done: &Completed, head: Buffer) -> Event {
         match self.answer {
             Answer::Written => return Event::Written,
@@ -65,7 +64,7 @@ impl<S: LockSystem> Run<S> {
         Event::Found(done.words(head)[0])
     }
 
-    /// Waits for a notice for so long, unless the acquisition is given up.
+    /// Waits at most `time` for a notice, unless the acquisition is given up.
     pub(super) fn wait_for_turn(
         &mut self,
         core: &Rc<Core<S>>,
@@ -83,7 +82,8 @@ impl<S: LockSystem> Run<S> {
         None
     }
 
-    /// Ready when there is a notice, or a reset to know of, or it is time to look at the words.
+    /// Ready when there is a notice, when the use was told of a reset, or when it is time to look
+    /// at the words.
     pub(super) fn poll_turn(
         &mut self,
         core: &Rc<Core<S>>,
@@ -112,7 +112,7 @@ impl<S: LockSystem> Run<S> {
         Poll::Pending
     }
 
-    /// Has a lock reset: its queue has no room in this generation.
+    /// Requests the reset of a lock whose queue has no room in this generation.
     pub(super) fn has_no_room(&mut self, core: &Rc<Core<S>>, generation: u64) -> Option<Turn> {
         core.shut(self.at, Some(generation));
         core.want_room(self.at, generation);
@@ -125,8 +125,8 @@ impl<S: LockSystem> Run<S> {
         None
     }
 
-    /// Waits until the lock has another generation; a ghost does so too: without the
-    /// reset, what it has added would be waited for.
+    /// Waits until the lock has another generation. A ghost waits too: without the reset, its
+    /// additions to the head would be waited for.
     pub(super) async fn full(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
         let mut asked = core.lane.executor().now();
         loop {

@@ -1,5 +1,5 @@
-//! What a use does while its lock is reset: it waits until that is over, and has what it needs
-//! reset.
+//! Behaviour of a use while its lock is reset: the use waits for the end of the reset, and asks for
+//! the resets that it needs.
 
 use std::rc::Rc;
 
@@ -10,8 +10,8 @@ use super::{BARRED, Core, DOUBT, Doing, Message, Run, SEARCH, Turn};
 use crate::contract::{LockSystem, NotHeld};
 
 impl<S: LockSystem> Run<S> {
-    /// Notes that the use holds nothing, and that no verb of it is under way. Returns the number of
-    /// resets that are over.
+    /// Notes that the use holds nothing and has no verb under way. Returns the number of ended
+    /// resets.
     pub(super) fn quiet(&self, core: &Core<S>) -> u32 {
         let mut slots = core.slots.borrow_mut();
         let slot = slots.get(self.slot);
@@ -22,7 +22,7 @@ impl<S: LockSystem> Run<S> {
         resets
     }
 
-    /// Waits until `due`, or until the use is told of a reset, or one is over.
+    /// Waits until `due`, until the use is told of a reset, or until a reset is over.
     pub(super) async fn wait(&self, core: &Core<S>, due: Nanos) {
         let executor = core.lane.executor();
         let state = || {
@@ -38,12 +38,12 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Asks now and then for a reset, if a node was lost that this use may wait for.
+    /// Asks from time to time for a reset, if this use may wait for a lost node.
     pub(super) fn look_for_losses(&mut self, core: &Rc<Core<S>>, now: Nanos) {
         if now < self.next_look {
             return;
         }
-        // The first look is for the time of the next.
+        // The first look only sets the time of the next look.
         if self.next_look != Nanos(0) {
             core.want_reset(Message::Stalled, self.at);
         }
@@ -92,13 +92,14 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Waits until a reset is over of which this use was told, after an atomic without an answer.
+    /// Waits for the end of a reset that this use was told of, after an atomic without an answer.
     pub(super) async fn doubt(&mut self, core: &Rc<Core<S>>, before: u32) -> Option<Turn> {
         loop {
             if self.is_abandoned(core) {
                 return Some(self.abandon(core));
             }
-            // A node that was expelled is told of nothing, and learns it from the memory node.
+            // An expelled node is told of nothing, and learns of its expulsion from the memory
+            // node.
             if core.read_head(self.at).await == Err(NotHeld::Expelled) {
                 return Some(self.end(core, Err(NotHeld::Expelled)));
             }
@@ -122,7 +123,7 @@ impl<S: LockSystem> Run<S> {
                 core.want_reset(Message::Doubted, self.at);
             }
             let now = core.lane.executor().now();
-            // The node that has told it may be lost.
+            // The node that told of the reset may be lost.
             self.look_for_losses(core, now);
             self.wait(core, now.after(DOUBT)).await;
         }

@@ -1,4 +1,4 @@
-//! What the client of a lock that the clients of a node share asks of a run.
+//! Questions to a run from a client whose node shares the lock among its clients.
 
 use super::{Core, Run};
 use crate::contract::LockSystem;
@@ -9,13 +9,12 @@ impl<S: LockSystem> Run<S> {
         core.system.stamp(&mut self.state, time);
     }
 
-    /// Time of the earliest waiter of another node, if the one that has held the lock before has
-    /// said it.
+    /// Request time of the earliest waiter of another node, if the previous holder has sent it.
     pub(in crate::client) fn next_time(&self, core: &Core<S>) -> Option<u16> {
         core.system.next_time(&self.state)
     }
 
-    /// Whether it has found the lock taken.
+    /// Whether the use has found the lock taken.
     pub(in crate::client) const fn has_waited(&self) -> bool {
         self.has_waited
     }

@@ -1,5 +1,5 @@
-//! Fault points of a use ([`lotus_points`]): where it stops if its node is struck. Nothing of this
-//! is called in a build without them.
+//! Fault points of a use ([`lotus_points`]): the places at which a use stops if its node is struck.
+//! A build without fault points does not call this module.
 
 use lotus_points::passes;
 
@@ -7,8 +7,8 @@ use super::{Core, Doing, Run};
 use crate::contract::{Event, LockSystem, Notice, Step, Verb};
 
 impl<S: LockSystem> Run<S> {
-    /// Whether its node was struck, and it stands where it was then; if the node pauses, it goes on
-    /// in the first turn after that.
+    /// Whether the node of the use was struck, and the use stands where it was; if the node pauses,
+    /// the use goes on in the first turn after the pause.
     #[cold]
     pub(super) fn stands(&self, core: &Core<S>) -> bool {
         let executor = core.lane.executor();
@@ -35,7 +35,8 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Passes the point before a release posts anything. Returns whether it stops there.
+    /// Passes the point before a release posts anything. Returns whether the use stops at the
+    /// point.
     #[cold]
     pub(super) fn stops_before_release(&mut self, core: &Core<S>, step: Step) -> bool {
         let (now, node) = Self::here(core);
@@ -46,8 +47,8 @@ impl<S: LockSystem> Run<S> {
         stops
     }
 
-    /// Passes the point behind the verb by which a lock was released, with nothing left to do.
-    /// Returns whether it stops there.
+    /// Passes the point behind the verb that has released the lock, with nothing left to do.
+    /// Returns whether the use stops at the point.
     #[cold]
     pub(super) fn has_answer(&mut self, core: &Core<S>, event: Event, step: Step) -> bool {
         let is_landed = matches!(event, Event::Found(_)) && step == Step::Gone(Ok(()));
@@ -55,7 +56,7 @@ impl<S: LockSystem> Run<S> {
         self.is_leaving && is_landed && passes!(self.foothold, now, node, ReleaseLanded)
     }
 
-    /// Passes the point before a step. Returns whether the use stops there.
+    /// Passes the point before a step. Returns whether the use stops at the point.
     #[cold]
     pub(super) fn stops_before(&mut self, core: &Core<S>, step: Step) -> bool {
         let (now, node) = Self::here(core);
@@ -97,7 +98,7 @@ impl<S: LockSystem> Run<S> {
         (core.lane.executor().now().0, core.lane.at().node.0)
     }
 
-    /// The node that a notice is for.
+    /// The addressed node of a notice.
     fn peer(core: &Core<S>, notice: Notice) -> Option<u16> {
         core.peers.node(notice.peer().who.node()).map(|node| node.0)
     }

@@ -1,4 +1,4 @@
-//! Locks of 16 bytes: the parts of a run that only their systems need.
+//! Locks of 16 bytes: the parts of a run that only wide lock systems need.
 
 use lotus_fabric::lane::Batch;
 use lotus_fabric::verbs::Buffer;

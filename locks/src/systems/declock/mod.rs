@@ -1,36 +1,37 @@
-//! `declock`: a queue beside the lock's header, and notices from each holder that leaves to the
-//! next (DecLock §4, cooperative queue-notify locking). The words are of [`DeclockFields`].
+//! `declock`: a queue beside the lock's header, and notices from each leaving holder to the next
+//! (DecLock §4, cooperative queue-notify locking). The layout of the words is [`DeclockFields`].
 //!
 //! A request adds itself to the header. It holds the lock at once if the queue is empty, or if it
-//! reads and the queue has only readers. Else it writes its name into its entry, and waits to be
-//! told. A release takes one round trip, which takes it off the header and reads entries, and tells
-//! the next: a writer, or all readers before the first writer. Entries that are not written yet are
-//! read again. So an uncontended use takes one verb and one batch, a wait one verb more, and a
-//! hand-over one message.
+//! reads and the queue has only readers. Otherwise the request writes its name into an entry, and
+//! waits for a notice. A release takes one round trip: the release takes the use off the header,
+//! reads entries, and notifies the next waiters: a writer, or all readers before the first writer.
+//! Entries that are not written yet are read again. So an uncontended use takes one verb and one
+//! batch, a wait takes one more verb, and a hand-over takes a message.
 //!
 //! # Entries that a release reads
-//! As published, all (DecLock §4.2): a queue has as many as there are compute nodes, 8. A longer
-//! one, where each client is in the queue itself, would have each release read kilobytes. So a
-//! fenced release reads the [`WINDOW`] entries behind its own place, where the next ones are, and
-//! reads on if those are not enough: a writer as far as it has readers to tell; a reader, which may
-//! not leave in its turn, all that are in the queue by the header that it has found.
+//! As published, a release reads all entries (DecLock §4.2): a queue has as many entries as there
+//! are compute nodes, 8. With a longer queue, with a place for each client, a release would read
+//! kilobytes. So a fenced release reads the [`WINDOW`] entries behind its own place, where the next
+//! waiters are, and reads on if the window is not enough. A writer reads on as far as it has
+//! readers to notify. A reader, which may leave out of turn, reads on over the whole queue by the
+//! header found.
 //!
 //! # Turns
-//! A turn is in the words ([`DeclockFields::is_turn`]). A notice only says it sooner. So notices
-//! are sent once, and each waiter looks at the words itself, after 2 ms, and then less and less
-//! often. Nor does a release look for ever for an entry that is not written: its waiter looks for
-//! itself, and if that was lost, a reset is due.
+//! A turn is in the words ([`DeclockFields::is_turn`]). A notice only announces the turn sooner. So
+//! notices are sent once, and waiters look at the words themselves, after 2 ms, and then less and
+//! less often. A release does not look for ever for an unwritten entry either: the entry's waiter
+//! looks for itself, and if the waiter was lost, a reset is due.
 //!
 //! # Queues that are full
-//! A request that finds no room, or that comes on a last lap, writes no entry: it would be
-//! another's. What it has added to the header stays there until a reset, and meanwhile its lane
-//! adds nothing more: each request would, and the fields hold only
-//! [`DeclockFields::most_requests`] of them.
+//! A request that finds no room, or that comes on a last lap, writes no entry, because the entry
+//! would belong to another request. The request's addition to the header stays until a reset. Until
+//! the reset, the lane posts no further request for the lock: each request would add to the header,
+//! and the fields hold only [`DeclockFields::most_requests`] requests.
 //!
 //! # As published, and fenced
-//! As published, a request that finds no room writes its entry all the same, over another's. A
-//! waiter that is not told within 50 ms has the lock reset, as does a release that finds an entry
-//! of a later lap (DecLock §4.4). Such a reset does not wait for nodes that are taken for dead, and
+//! As published, a request without room still writes its entry, over another request's entry. A
+//! waiter without a notice for 50 ms has the lock reset, as does a release that finds an entry of a
+//! later lap (DecLock §4.4). Such a reset does not wait for nodes that are taken for dead, and
 //! frees the header by a WRITE ([`LockSystem::is_forced`]).
 
 use std::time::Duration;
@@ -43,18 +44,19 @@ use crate::contract::{
 };
 use crate::word::{Age, Arrived, DeclockFields, Entry, Head, Mode, QueueHeader, QueuePart};
 
-/// Bounds of the time after which a waiter looks at the words itself: it doubles with each look
-/// that finds as many there as the last.
+/// Bounds of the time after which a waiter looks at the words itself. The time doubles after a look
+/// without progress of the queue's head.
 const LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// Entries that a release reads with its own verb: a cache line.
 const WINDOW: u32 = 8;
-/// Entries that a writer's release reads at once if those were not enough.
+/// Entries that a writer's release reads at once if the window was not enough.
 const MORE: u64 = 64;
 /// Time after which a waiter has the lock reset, as published.
 const TIMEOUT: Duration = Duration::from_millis(50);
-/// Bounds of the time after which a release reads entries again: it doubles from the third time on.
+/// Bounds of the time after which a release reads entries again. The time doubles from the third
+/// search on.
 const AGAIN: (Duration, Duration) = (Duration::from_micros(1), Duration::from_millis(1));
-/// Number of times that it reads them again: for about five milliseconds.
+/// Limit of the number of searches: about five milliseconds.
 const SEARCHES: u32 = 16;
 
 /// The system. See the module's documentation.
@@ -67,10 +69,10 @@ pub struct Declock {
 }
 
 impl Declock {
-    /// Number of entries of a queue in DecLock §6.1: that of compute nodes.
+    /// Number of entries of a queue in DecLock §6.1: the number of compute nodes.
     pub const PUBLISHED_ENTRIES: u32 = 8;
 
-    /// The system, with this treatment of lost holders, and queues of so many entries.
+    /// Creates the system, with this treatment of lost holders, and queues of `entries` entries.
     ///
     /// # Panics
     /// See [`DeclockFields::new`].
@@ -82,7 +84,7 @@ impl Declock {
         Self { recovery, fields: DeclockFields::new(entries), window }
     }
 
-    /// The same system, whose releases read so many entries at first.
+    /// Returns the same system, whose releases read `window` entries at first.
     #[must_use]
     pub const fn reading(self, window: u32) -> Self {
         Self { window, ..self }
@@ -99,45 +101,45 @@ pub struct DeclockUse {
     who: Waiter,
     mode: Mode,
     at: At,
-    /// Generation and index of its place in the queue.
+    /// Generation and index of the use's place in the queue.
     generation: u64,
     index: u64,
-    /// The first index whose entry its last verb reads, and the one behind the last.
+    /// The first index whose entry the last verb reads, and the index behind the last.
     read: (u64, u64),
     /// Number of looks in vain, or of searches.
     tries: u32,
-    /// The queue's head when it looked last.
+    /// The queue's head at the last look.
     seen: u64,
     /// Time of the request, if its node shares the lock among its clients.
     time: Option<u16>,
-    /// Time of the earliest waiter that is of another node than the one that was told last: this
-    /// use, or the one that it tells.
+    /// Request time of the earliest waiter of a node other than the last addressee's. The last
+    /// addressee is this use, or its successor.
     next_time: Option<u16>,
 }
 
-/// Bit of what a notice says beside a time.
+/// Bit of a payload beside a time.
 const HAS_TIME: u64 = 1 << 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
-    /// It adds itself, or is about to.
+    /// The use adds itself, or is about to.
     Asking,
-    /// It writes its entry.
+    /// The use writes its entry.
     Writing,
-    /// It waits to be told.
+    /// The use waits for a notice.
     Waiting,
-    /// It looks at the words itself.
+    /// The use looks at the words itself.
     Looking,
     Held,
     Leaving,
-    /// It reads the entries again, because it does not know the next yet.
+    /// The use reads the entries again, because it does not know the next waiter yet.
     Searching(Search),
-    /// It has told one, or is about to.
+    /// The use has notified a waiter, or is about to.
     Telling(Search),
 }
 
-/// What a release looks for: the next index that it has not told yet, and the end of the queue and
-/// the number of writers when it left.
+/// State of a release's search: the next index without a notice, and the end of the queue and the
+/// number of writers when the use left.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Search {
     next: u64,
@@ -147,13 +149,13 @@ struct Search {
 }
 
 impl DeclockUse {
-    /// Whether it has read the entries of these indexes.
+    /// Whether the last verb has read the entries of these indexes.
     const fn has_read(&self, from: u64, to: u64) -> bool {
         self.read.0 <= from && to <= self.read.1
     }
 }
 
-/// Whether a request is of another node.
+/// Whether a request is from another node.
 fn is_elsewhere(who: u32, node: u8) -> bool {
     Waiter::of(who).is_some_and(|who| who.node() != node)
 }
@@ -164,7 +166,7 @@ impl Declock {
         Step::Post(Verb::Add(self.fields.asking(of.mode)))
     }
 
-    /// What a request has found.
+    /// Handles the answer of a request's first verb.
     #[inline]
     fn asked(&self, of: &mut DeclockUse, found: QueueHeader) -> Step {
         let most = self.fields.most_requests();
@@ -206,7 +208,7 @@ impl Declock {
         Step::Await(first.saturating_mul(1 << of.tries.min(10)).min(most))
     }
 
-    /// It was not told for some time.
+    /// Handles the end of a wait without a notice.
     fn look(&self, of: &mut DeclockUse) -> Step {
         if !self.is_fenced() {
             return Step::Full(of.generation);
@@ -215,7 +217,7 @@ impl Declock {
         Step::Post(Verb::ReadQueue(self.all(of)))
     }
 
-    /// What a waiter has found.
+    /// Handles a look of a waiter at the words.
     fn looked(&self, of: &mut DeclockUse, found: QueueHeader, entries: &[u64]) -> Step {
         if found.is_resetting || found.generation != of.generation {
             return Step::Barred;
@@ -225,7 +227,7 @@ impl Declock {
         }
         of.tries = if found.head == of.seen { of.tries + 1 } else { 0 };
         of.seen = found.head;
-        // Its WRITE may have been lost, or written over by one that was for an earlier lap.
+        // The waiter's WRITE may have been lost, or overwritten by a WRITE for an earlier lap.
         match self.fields.age_of(entries, of.index) {
             Age::Current(entry) if entry.who == of.who.raw() => self.wait(of),
             _ => self.write(of),
@@ -238,8 +240,9 @@ impl Declock {
         Step::Post(Verb::AddAndRead(self.fields.leaving(of.mode), part))
     }
 
-    /// Entries of `most` indexes from this one on, which it is about to read; fewer where the array
-    /// ends. All, if those are as few, or if its node shares the lock, which wants all times.
+    /// Returns the part of `most` entries from this index on, which the use is about to read; fewer
+    /// where the array ends. All entries if the window covers the array, or if the use's node
+    /// shares the lock and needs all times.
     fn part(&self, of: &mut DeclockUse, from: u64, most: u64) -> QueuePart {
         if self.window >= self.fields.capacity() || of.time.is_some() {
             return self.all(of);
@@ -254,7 +257,7 @@ impl Declock {
         self.fields.all()
     }
 
-    /// What a release has found.
+    /// Handles the answer of a release.
     #[inline]
     fn left(&self, of: &mut DeclockUse, found: QueueHeader, entries: &[u64]) -> Step {
         let is_last = found.size <= 1;
@@ -267,7 +270,7 @@ impl Declock {
         self.search(of, search, found.head + 1, entries)
     }
 
-    /// What a release has found that has read the entries again.
+    /// Handles the answer of a release that has read the entries again.
     fn searched(
         &self,
         of: &mut DeclockUse,
@@ -281,8 +284,8 @@ impl Declock {
         self.search(of, search, found.head, entries)
     }
 
-    /// Looks for the one that is to be told next, with the head of a header that was read before
-    /// the entries.
+    /// Looks for the next waiter to notify, with the head of a header that was read before the
+    /// entries.
     fn search(&self, of: &mut DeclockUse, mut search: Search, head: u64, entries: &[u64]) -> Step {
         if of.mode == Mode::Shared {
             return self.search_writer(of, search, head, entries);
@@ -292,7 +295,7 @@ impl Declock {
                 return self.read_on(of, search);
             }
             match self.fields.age_of(entries, search.next) {
-                // Readers before it were told, and hold the lock.
+                // Readers before this writer were notified, and hold the lock.
                 Age::Current(entry) if entry.writes && search.next > search.first => break,
                 Age::Current(entry) => {
                     let turn = search.next;
@@ -300,7 +303,7 @@ impl Declock {
                     return self.tell(of, search, turn, entry, entries);
                 }
                 Age::Newer if !self.is_fenced() => return Step::Full(of.generation),
-                // It is its turn, which it has found out for itself, or will.
+                // The waiter's turn has come: the waiter has found out without a notice, or will.
                 Age::Newer => search.next += 1,
                 Age::Older if head > search.next => search.next += 1,
                 Age::Older => return self.search_again(of, search),
@@ -309,8 +312,8 @@ impl Declock {
         Step::Gone(Ok(()))
     }
 
-    /// A reader has left: it tells the next in the queue, if that is a writer. The others hold the
-    /// lock already, and may have no entry, because they never had to wait.
+    /// Search of a leaving reader: notifies the next use in the queue if it is a writer. The
+    /// readers hold the lock already, and may have no entry, because they never had to wait.
     fn search_writer(
         &self,
         of: &mut DeclockUse,
@@ -350,7 +353,7 @@ impl Declock {
         of.at = At::Searching(search);
         let (next, left) = (search.next, search.end - search.next);
         let part = match of.mode {
-            // It has to know all of them.
+            // A reader's search has to know all entries.
             Mode::Shared if self.fields.part(next, left).count < left as u32 => self.all(of),
             Mode::Shared => self.part(of, next, left),
             _ => self.part(of, next, left.min(MORE)),
@@ -381,7 +384,7 @@ impl Declock {
         }
     }
 
-    /// Number of a turn. What it names is of one generation: notices may be late.
+    /// Number of a turn. A number names a turn of one generation, because notices may be late.
     fn number(&self, generation: u64, index: u64) -> u64 {
         let generation = if broken(Rule::TurnsNameGenerations) { 0 } else { generation };
         self.fields.turn(generation, index)
@@ -446,7 +449,7 @@ impl LockSystem for Declock {
     fn earliest(&self, head: u64, entries: &[u64], node: u8) -> Option<u16> {
         let found = self.fields.of(head);
         let (from, to) = (found.head, found.end());
-        // A writer that has no entry holds the lock.
+        // A writer without an entry holds the lock.
         let is_behind = self.fields.writers(entries, from, to) < found.writers;
         self.fields.earliest(entries, from..to, is_behind, |who| is_elsewhere(who, node))
     }

@@ -8,23 +8,23 @@ use lotus_fabric::wide::WideSwap;
 use crate::contract::{Verb, Waiter, WideVerb};
 use crate::word::{Head, ShiftWord, WideShiftWord};
 
-/// What a use does to the lock.
+/// An operation of a use on the lock.
 #[derive(Clone, Copy, Debug)]
 pub enum Deed<W> {
-    /// Reads it.
+    /// Reads the lock.
     Read,
     /// Counts a reader.
     Join,
-    /// Takes back the count of a reader, if the lock is this.
+    /// Takes back the count of a reader, if the lock is still this.
     Withdraw(W),
     /// Counts a reader out, and a release in.
     Leave,
     /// Makes a writer the tail; without masks, of this lock.
     Enqueue(Waiter, W),
-    /// Takes a writer's name out of the lock, of which this is expected, and gives it to the
+    /// Takes a writer's name out of the lock, expected to be this, and gives the lock to the
     /// readers.
     Close(W),
-    /// Counts a writer's release, and changes the epoch if it is given.
+    /// Counts a writer's release, and changes the epoch if given.
     Count(Option<bool>),
 }
 
@@ -34,7 +34,7 @@ pub trait Layout: Copy + Eq + Hash + Debug + Default + 'static {
     const NAME: &'static str;
     /// Whether the lock is two words.
     const IS_WIDE: bool;
-    /// Bytes of the lock, and of what is beside it.
+    /// Bytes of the lock, and of the words beside it.
     const OBJECT_BYTES: u64;
     /// Fields that a reset uses, if the lock can be reset.
     const HEAD: Option<Head>;
@@ -45,13 +45,13 @@ pub trait Layout: Copy + Eq + Hash + Debug + Default + 'static {
     /// See [`crate::LockSystem::REPLACED`].
     const REPLACED: u64 = u64::MAX;
 
-    /// The lock whose first word is this, and whose second one, if it has two, is in `rest`.
+    /// The lock with this first word; its second word, if the layout has two, is in `rest`.
     fn found(first: u64, rest: &[u64]) -> Self;
-    /// The words; the second is 0 if there is one.
+    /// The words; the second is 0 in a layout of one word.
     fn words(self) -> [u64; 2];
-    /// Number of the waiter that is the tail; 0 if there is no writer.
+    /// Number of the waiter that is the tail; 0 without a writer.
     fn tail(self) -> u32;
-    /// The epoch.
+    /// Whether the epoch is odd.
     fn is_odd(self) -> bool;
     /// Number of readers that hold the lock or wait for it.
     fn readers(self) -> u32;
@@ -66,38 +66,38 @@ pub trait Layout: Copy + Eq + Hash + Debug + Default + 'static {
     /// The lock in this epoch.
     #[must_use]
     fn in_epoch(self, is_odd: bool) -> Self;
-    /// The lock with so many more releases.
+    /// The lock with `releases` more releases.
     #[must_use]
     fn plus(self, releases: u32) -> Self;
     /// Whether the lock is being reset.
     fn is_resetting(self) -> bool;
-    /// Whether there is neither a holder nor a waiter.
+    /// Whether the lock has neither holders nor waiters.
     fn is_free(self) -> bool;
-    /// The lock that its keeper frees.
+    /// The lock after its keeper's intervention.
     #[must_use]
     fn freed(self) -> Self;
-    /// Whether its keeper has freed it since it was `earlier`.
+    /// Whether its keeper has freed the lock since it was `earlier`.
     fn has_leapt(self, earlier: Self) -> bool;
 
-    /// What a notice says: count of releases, epoch, and number of writers in a row.
+    /// Payload of a notice: count of releases, epoch, and number of consecutive writers.
     fn says(self, writers: u16) -> u64;
-    /// What a notice says to a use that has found this lock.
+    /// Decodes the payload of a notice to a use that has found this lock.
     fn told(self, says: u64) -> (Self, u16);
-    /// Whether a notice says the count of this lock, or a later one.
+    /// Whether the count in a payload is the count of this lock, or a later count.
     fn is_said_since(self, says: u64) -> bool;
-    /// Whether of what two notices say the count of the first is later.
+    /// Whether the count in the first payload is later than the count in the second.
     fn is_later(says: u64, other: u64) -> bool;
 
-    /// The verb that does it, with masked atomics or without.
+    /// The verb of a deed, with masked atomics or without.
     fn verb(deed: Deed<Self>, has_masks: bool) -> Verb;
-    /// The same of two words, where [`Self::verb`] is [`Verb::Wide`].
+    /// The operands of a deed on two words, where [`Self::verb`] is [`Verb::Wide`].
     fn wide(deed: Deed<Self>) -> WideVerb;
 }
 
 impl Layout for ShiftWord {
     const NAME: &'static str = "shiftlock";
     const IS_WIDE: bool = false;
-    /// The word, and the claim or, as published, the era.
+    /// The word, and beside it the claim or, as published, the era.
     const OBJECT_BYTES: u64 = 16;
     const HEAD: Option<Head> = Some(Self::HEAD);
     const MAX_READERS: u32 = Self::MAX_READERS;
@@ -303,7 +303,7 @@ impl Layout for WideShiftWord {
     }
 
     fn is_later(says: u64, other: u64) -> bool {
-        // Any lock will do to compare them with.
+        // Any lock serves to compare the payloads.
         let said = |says| Self::default().told(says).0;
         !said(says).is_said_since(other)
     }

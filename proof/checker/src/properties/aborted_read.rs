@@ -1,4 +1,4 @@
-//! G1a, aborted read: no transaction that took effect has read a write of an aborted one.
+//! G1a, aborted read: no transaction that took effect has read an aborted transaction's write.
 
 use crate::history::Status;
 use crate::report::{Anomaly, CycleStep, Dependency, Findings};

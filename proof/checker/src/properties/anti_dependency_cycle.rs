@@ -1,8 +1,8 @@
 //! G2, anti-dependency cycle, and G-nonadjacent, its variant without adjacent anti-dependencies.
 //!
-//! Steps: rw, ww and wr. Write skew is the shortest G2. It is allowed where the transaction
-//! between two adjacent rw steps runs under snapshot isolation: such a cycle does not exist in
-//! the [graph](crate::graph), where snapshot and commit of that transaction are different points.
+//! Steps: rw, ww and wr. Write skew is the shortest G2. The cycle is allowed if the transaction
+//! between two adjacent rw steps runs under snapshot isolation: the [graph](crate::graph) has no
+//! such cycle, since snapshot and commit of that transaction are different points.
 
 use crate::graph::{Link, Mask};
 use crate::search::Search;

@@ -1,6 +1,7 @@
-//! G1c, circular information flow: no transaction depends on one that depends on it.
+//! G1c, circular information flow: no two transactions depend on each other, directly or
+//! indirectly.
 //!
-//! Steps: wr and ww, at least one wr.
+//! Steps: wr and ww, with at least one wr.
 
 use crate::graph::{Link, Mask};
 use crate::search::Search;

@@ -1,7 +1,7 @@
 //! No two attempts write the same version of a row.
 //!
-//! Aborted attempts are included: a version that may belong to either would make an aborted read
-//! look sound. All other properties of the row rely on this one.
+//! Aborted attempts are included: a version that may belong to either writer would make an aborted
+//! read look sound. All other properties of the row rely on unique versions.
 
 use crate::report::{Anomaly, Findings};
 use crate::trace::Trace;

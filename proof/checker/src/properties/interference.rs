@@ -1,7 +1,8 @@
 //! G-SIa, interference: a transaction under snapshot isolation replaces only versions that its
 //! snapshot shows. Of two concurrent writers of a row, the first to commit wins.
 //!
-//! This includes blind writes. Where both have read the row it is a lost update as well.
+//! Includes blind writes. If both transactions have read the row, the interference is also a lost
+//! update.
 
 use crate::history::Isolation;
 use crate::report::{Anomaly, CycleStep, Dependency, Findings};

@@ -1,8 +1,8 @@
-//! G1b, intermediate read: other transactions see only a transaction's last write of a row, not the
-//! writes that it replaced itself.
+//! G1b, intermediate read: transactions see only the last write of a row by another transaction,
+//! not its replaced writes.
 //!
-//! If versions name the writer, all writes of one transaction to a row have the same version, so
-//! that this cannot be detected.
+//! If versions name the writer, all writes of one transaction to a row have the same version, and
+//! intermediate reads cannot be detected.
 
 use crate::history::Status;
 use crate::report::{Anomaly, CycleStep, Dependency, Findings};
@@ -15,8 +15,8 @@ pub(crate) fn check(trace: &Trace<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let [writer, reader] = [trace.owner(source), trace.owner(read)];
-        // A read of its own write is reported by `internal`, that of an aborted one by
-        // `aborted_read`.
+        // `internal` reports reads of own writes, and `aborted_read` reports reads of aborted
+        // writes.
         if writer == reader || trace.history.attempt(writer).status == Status::Aborted {
             continue;
         }

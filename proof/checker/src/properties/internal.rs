@@ -1,8 +1,8 @@
 //! Internal consistency: a transaction agrees with itself.
 //!
-//! It reads its own last write of a row; without one, the version that it read there before; and
-//! never its own write before making it. Both isolation levels promise this: reads under locks
-//! cannot change, nor can a snapshot.
+//! A transaction reads its own last write of a row; without an own write, the version of its
+//! earlier read; and never a write that it makes later. Both isolation levels promise internal
+//! consistency: reads under locks cannot change, nor can a snapshot.
 
 use crate::report::{Anomaly, Findings};
 use crate::trace::{INITIAL, Role, Trace};

@@ -1,7 +1,8 @@
-//! Lost update: no two transactions read the same version of a row and both replace it.
+//! Lost update: two transactions never read and replace the same version of a row.
 //!
-//! The second one overwrote the first without having seen it. Serializable transactions prevent
-//! this by locks, snapshot transactions by letting the first committer win.
+//! Otherwise the second transaction has overwritten the first without having seen it. Serializable
+//! transactions prevent lost updates by locks, snapshot transactions by letting the first committer
+//! win.
 
 use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 use crate::trace::{NONE, Trace};
@@ -18,8 +19,9 @@ pub(crate) fn check(trace: &Trace<'_>, order: &WriteOrder, findings: &mut Findin
         if winner == write || winner == NONE {
             continue;
         }
-        // The order of versions may put another one there: where updates form a circle, which is
-        // reported as such, the circle is cut anywhere. Only a reader of the version replaced it.
+        // The write order may place another write here: a circle of updates, which is reported
+        // separately, is cut at an arbitrary place. Only a writer that read the version has
+        // replaced the version.
         let read_by_winner = trace.partner(winner);
         if read_by_winner == NONE || trace.source(read_by_winner) != trace.source(read) {
             continue;

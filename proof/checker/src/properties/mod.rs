@@ -1,8 +1,8 @@
 //! The properties to check, one file each.
 //!
-//! The first group checks reads and writes one by one; each file has a function from the trace to
-//! findings. The second group is about cycles: each file states the steps of its cycles, and
-//! [`search`](crate::search) looks for them.
+//! The first group checks single reads and writes; each file has a function from the trace to
+//! findings. The second group is about cycles: each file states the steps of a kind of cycle, and
+//! [`search`](crate::search) finds the cycles.
 
 pub(crate) mod aborted_read;
 pub(crate) mod duplicate_version;

@@ -1,6 +1,6 @@
 //! Strictness: a transaction that ended before another started comes before it.
 //!
-//! Steps: all others, and at least one of real time. For serializable transactions this is strict
+//! Steps: all kinds, and at least one real-time step. For serializable transactions this is strict
 //! serializability, for snapshots strong snapshot isolation: the snapshot contains every
 //! transaction whose commit was answered before the start.
 

@@ -1,6 +1,7 @@
-//! Session order: a transaction sees the earlier ones of its session, and they do not see it.
+//! Session order: a transaction sees the earlier transactions of its session, but not the later
+//! transactions.
 //!
-//! Steps: those of G2, and at least one from a transaction to the next of its session.
+//! Steps: the steps of G2, and at least one from a transaction to the next of its session.
 
 use crate::graph::{Link, Mask};
 use crate::search::Search;

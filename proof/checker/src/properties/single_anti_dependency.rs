@@ -1,6 +1,7 @@
-//! G-single: no transaction misses an effect of a transaction that it depends on.
+//! G-single: transactions never miss an effect of a transaction on which they depend.
 //!
-//! Steps: exactly one rw, any number of ww and wr. This is read skew; neither level allows it.
+//! Steps: exactly one rw, with ww and wr in any number. The cycle is read skew, forbidden at both
+//! levels.
 
 use crate::graph::{Link, Mask};
 use crate::search::Search;

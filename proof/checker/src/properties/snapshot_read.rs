@@ -1,4 +1,4 @@
-//! Snapshot reads: every read returns the newest version of its row whose commit timestamp is at
+//! Snapshot reads: every read returns the newest version of its row with a commit timestamp of at
 //! most the snapshot's, and the reader commits after its snapshot.
 //!
 //! Applies to attempts that report a snapshot.
@@ -8,8 +8,8 @@ use crate::report::{Anomaly, CycleStep, Dependency, Findings};
 use crate::trace::{INITIAL, Trace};
 use crate::write_order::WriteOrder;
 
-/// Limit of versions without a timestamp to skip in search of one with a timestamp. Only writers of
-/// unknown outcome have none, so few are adjacent in a row.
+/// Limit of versions without a timestamp to skip in search of a version with a timestamp. Only
+/// writers of unknown outcome lack timestamps, so few such versions are adjacent in a row.
 const MAX_PASSED: usize = 64;
 
 pub(crate) fn check(trace: &Trace<'_>, order: &WriteOrder, findings: &mut Findings<'_>) {
@@ -44,7 +44,8 @@ fn is_later(trace: &Trace<'_>, version: OpIndex, snapshot: u64) -> bool {
     version != INITIAL && trace.commit_ts(version).is_some_and(|ts| ts > snapshot)
 }
 
-/// Reports a read that returned a `version` later than the snapshot, or missed one that is not.
+/// Reports a read that returned a `version` later than the snapshot, or missed a `version` that is
+/// not later.
 fn report(
     trace: &Trace<'_>,
     [read, version]: [OpIndex; 2],

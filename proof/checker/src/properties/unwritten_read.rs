@@ -1,8 +1,8 @@
-//! Every version that is read was written, and to that row.
+//! Every version read was written, and to the row that was read.
 //!
 //! A version of another row shows that memory was recycled under its reader; a version of no row is
-//! torn or invented. Versions that name their writer are shared by several rows, so a version that
-//! is merely missing from this row may exist in another.
+//! torn or invented. Versions that name their writer occur in several rows, so a version missing
+//! from this row may exist in another.
 
 use crate::history::{Kind, OpIndex};
 use crate::report::{Anomaly, Findings};

@@ -1,8 +1,8 @@
 //! The two sources of a row's write order agree: commit timestamps strictly grow along the chains
 //! of updates.
 //!
-//! Otherwise a fault of the timestamps could hide itself: a history that is judged only in the
-//! order of wrong timestamps can look sound.
+//! Otherwise faulty timestamps could hide themselves: a history judged only in the order of wrong
+//! timestamps can look sound.
 
 use crate::history::RowIndex;
 use crate::report::{Anomaly, CycleStep, Dependency, Findings};

@@ -1,4 +1,4 @@
-//! G0, write cycle: no two transactions each overwrite the other.
+//! G0, write cycle: transactions do not overwrite one another in a cycle.
 //!
 //! Steps: ww only.
 

@@ -1,4 +1,4 @@
-//! Many runs, on all cores, summed up.
+//! Many runs, on all cores, with a summary.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::verdict::Outcome;
 pub struct Summary {
     /// Number of runs.
     pub runs: u64,
-    /// Virtual time of all of them.
+    /// Virtual time of all runs.
     pub virtual_time: Duration,
     /// Attempts that committed.
     pub committed: u64,
@@ -33,7 +33,7 @@ pub struct Summary {
     pub faults: BTreeMap<&'static str, u64>,
     /// Number of runs that met each hazard.
     pub hazards: BTreeMap<Hazard, u64>,
-    /// Runs that violated something, by seed.
+    /// Runs with violations, by seed.
     pub failures: BTreeMap<u64, Outcome>,
 }
 
@@ -60,8 +60,8 @@ impl Summary {
     }
 }
 
-/// Runs every seed on `workers` threads. `after` is called with each run, and returns whether to go
-/// on.
+/// Runs every seed on `workers` threads. `after` is called with each run, and returns whether to
+/// continue.
 ///
 /// # Errors
 /// `Impossible`, if a scenario cannot be run at all.

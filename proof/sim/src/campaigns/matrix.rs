@@ -1,14 +1,14 @@
-//! The crash matrix: every fault point, at each of its places, with every node struck that has a
-//! part in it, once by a crash and once by a pause.
+//! The crash matrix: every fault point, at each of its places, with every involved node struck once
+//! by a crash and once by a pause.
 //!
 //! # What it is
-//! [`FaultPoint`] lists the steps; [`concerns`] says which roles may be struck at each, or why not.
-//! Both are total, so [`all`] leaves out nothing without a reason. A [`Coordinate`] is one way to
-//! strike; its [`scenario`](Coordinate::scenario) is a small cluster for a few milliseconds, judged
-//! like any other run.
+//! [`FaultPoint`] lists the steps; [`concerns`] names the roles that may be struck at a step, or
+//! the reason against a strike. Both lists are total, so [`all`] omits no case without a reason. A
+//! [`Coordinate`] is one way to strike; its [`scenario`](Coordinate::scenario) is a small cluster
+//! for a few milliseconds, judged like every run.
 //!
 //! # What counts
-//! A run in which the strike did not happen proves nothing; without another one the result is
+//! A run without the strike proves nothing; if no run has the strike, the result is
 //! [`Cell::NoRun`].
 //!
 //! # What it is not
@@ -36,18 +36,18 @@ use crate::scenario::lives::Lives;
 use crate::scenario::strike::{Blow, Strike, Victim};
 use crate::verdict::Violation;
 
-/// Part of a struck node in the step.
+/// Role of a struck node in the step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
     /// Compute node that runs the transaction.
     Coordinator,
-    /// Compute node that grants the locks, or gives them away.
+    /// Compute node that grants or hands over the locks.
     LockOwner,
     /// Compute node that receives the shard's locks, or a lock on a memory node.
     Receiver,
-    /// Compute node that survives a loss, and recovers from it.
+    /// Compute node that survives a loss and carries out the recovery.
     Recoverer,
-    /// Memory node with the primary, which readers ask.
+    /// Memory node with the primary, which serves reads.
     PrimaryMemory,
     /// Memory node with a backup.
     BackupMemory,
@@ -91,10 +91,10 @@ const NO_MEMORY: &str = "no memory node is asked";
 const PROCESSES: &str = "processes take that step: `lotus cluster matrix` strikes there";
 const ALONE: &str = "nobody but who passes has a part in it";
 
-/// Checks that striking a node of this role at this point makes sense.
+/// Checks that a strike on this role at this point makes sense.
 ///
 /// # Errors
-/// The reason why it does not.
+/// The reason why it makes no sense.
 pub fn concerns(point: FaultPoint, role: Role) -> Result<(), &'static str> {
     match point.family() {
         Family::Transaction => concerns_transaction(point, role),
@@ -185,7 +185,7 @@ fn concerns_transaction(point: FaultPoint, role: Role) -> Result<(), &'static st
 /// Whether a step has a piece at this place, in any cluster of the matrix.
 fn exists(point: FaultPoint, place: Place, doubt: Doubt) -> bool {
     let two = match point {
-        // One of three memory nodes is lost, so there are two pieces.
+        // One of three memory nodes is lost, so two pieces remain.
         FaultPoint::CarryOver => true,
         // A commit that goes forward is repaired on the two backups first.
         FaultPoint::Repair => doubt == Doubt::Forward,
@@ -194,12 +194,12 @@ fn exists(point: FaultPoint, place: Place, doubt: Doubt) -> bool {
     !(two && place == Place::Middle) && Place::of(point.pieces()).contains(&place)
 }
 
-/// Outcome of the transaction that is recovered.
+/// Outcome of the recovered transaction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Doubt {
     /// Undone.
     Back,
-    /// Finished: it is visible somewhere already.
+    /// Finished: the transaction is already visible somewhere.
     Forward,
 }
 
@@ -216,7 +216,7 @@ impl Doubt {
     }
 }
 
-/// Way in which nodes are struck.
+/// Manner of a strike.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Manner {
     /// Nodes end.
@@ -230,13 +230,13 @@ pub enum Manner {
 pub struct Coordinate {
     /// Step at which the strike happens.
     pub point: FaultPoint,
-    /// Piece of the step after which it happens.
+    /// Piece of the step after which the strike happens.
     pub place: Place,
     /// Crash or pause.
     pub manner: Manner,
     /// Node that is struck.
     pub role: Role,
-    /// Second node that is struck at the same moment.
+    /// Second node, struck at the same moment.
     pub also: Option<Role>,
     /// Outcome of the recovered transaction, for steps of recovery.
     pub doubt: Doubt,
@@ -271,8 +271,8 @@ pub fn points() -> impl Iterator<Item = FaultPoint> {
     FaultPoint::ALL.iter().copied().filter(simulated)
 }
 
-/// Every coordinate: point by point, each role alone by a crash and by a pause, and every two roles
-/// by a crash.
+/// Every coordinate: point by point, each role alone by a crash and by a pause, and every pair of
+/// roles by a crash.
 pub fn all() -> Vec<Coordinate> {
     let mut all = Vec::new();
     for point in points() {
@@ -293,7 +293,7 @@ pub fn all() -> Vec<Coordinate> {
 /// Checks that two roles, in the order of [`Role::ALL`], may be struck at once.
 ///
 /// # Errors
-/// The reason why they may not.
+/// The reason against striking both.
 pub fn both(point: FaultPoint, one: Role, other: Role) -> Result<(), &'static str> {
     match (one, other) {
         (Role::LockOwner, Role::Oracle) => Err("in the clusters of the matrix they are one node"),
@@ -304,8 +304,8 @@ pub fn both(point: FaultPoint, one: Role, other: Role) -> Result<(), &'static st
     }
 }
 
-/// One coordinate for each point: a crash of its first role in [`Role::ALL`], at its first place,
-/// with another of its kinds of locks than at the point before.
+/// A single coordinate for each point: a crash of its first role in [`Role::ALL`], at its first
+/// place, with a different kind of locks than at the previous point.
 pub fn short() -> Vec<Coordinate> {
     let all = all();
     let first = |(turn, point)| {
@@ -320,13 +320,14 @@ const LEASE_US: u64 = 500;
 const PAUSE_US: u64 = 3 * LEASE_US;
 /// Time by which all nodes are at work.
 const WARM_US: u64 = 400;
-/// Time at which a lost memory node comes back, where it does: it is given up by then.
+/// Time at which a lost memory node returns, if at all; the node has been given up by then.
 const RETURN_US: u64 = 2_000;
 const STORM_US: u64 = 5_000;
 const CALM_US: u64 = 4_000;
 /// Number of memory nodes, which is the node id of the first compute node.
 const MEMORY: u16 = 3;
-/// The first compute node: it owns the only shard, where there is one, and serves timestamps.
+/// The first compute node: owner of the only shard in single-shard clusters, and server of
+/// timestamps.
 const OWNER: NodeId = NodeId(MEMORY);
 /// Compute node at which strikes hit transactions.
 const COORDINATOR: NodeId = NodeId(MEMORY + 1);
@@ -334,7 +335,7 @@ const COORDINATOR: NodeId = NodeId(MEMORY + 1);
 const DEAD_NODE: NodeId = NodeId(MEMORY + 4);
 
 impl Coordinate {
-    /// This step and place with each of its roles alone, and every two of them.
+    /// This step and place with each role alone, and with every pair of roles.
     fn with_roles(self) -> Vec<Self> {
         let concerned = |role: &Role| concerns(self.point, *role).is_ok();
         let roles: Vec<Role> = Role::ALL.iter().copied().filter(concerned).collect();
@@ -377,7 +378,7 @@ impl Coordinate {
             moves_us: if moves { 150 } else { 0 },
             drops_us: if drops { 200 } else { 0 },
             drain_us: if crowded && moves { 1 } else { 200 },
-            // Few enough that the rows of `Pairs` fill them.
+            // Few enough to be filled by the rows of `Pairs`.
             group_slabs: if upkeep { 5 } else { Topology::default().group_slabs },
             inline: self.inline(),
             ..Topology::default()
@@ -399,7 +400,7 @@ impl Coordinate {
             lives: Lives::default(),
             cluster,
             workload,
-            // Most transactions run apart from the owner of their locks.
+            // Most transactions run on a different node than the owner of their locks.
             load: Load { routing: Routing::Random, ..Load::default() },
             network: Network { verb_timeout_us: 100, ..Network::default() },
             rates: Rates::default(),
@@ -408,8 +409,8 @@ impl Coordinate {
         }
     }
 
-    /// Whether the transactions change trees: at their own points, and at one in four of all others
-    /// at which no certain rows are needed.
+    /// Whether the transactions change trees: at the points of trees, and at a quarter of the other
+    /// coordinates that need no particular rows.
     fn splits_nodes(&self) -> bool {
         use FaultPoint as P;
         let waits = matches!(self.point, P::LockAwaited | P::WaitEnded);
@@ -471,7 +472,7 @@ impl Coordinate {
         };
         let family = self.point.family();
         let own = matches!(family, Family::Transaction | Family::MemoryLock | Family::Upkeep);
-        // The owner passes the end of a wait, as the peer of whose request it was.
+        // The owner passes the end of a wait; its peer is the requester.
         let passer = if self.point == FaultPoint::WaitEnded { OWNER } else { COORDINATOR };
         let by = own.then_some(passer);
         let roles = [Some(self.role), self.also].into_iter().flatten();
@@ -520,7 +521,7 @@ impl Coordinate {
             Role::Receiver => Victim::Peer,
             Role::Oracle if family == Family::Oracle => Victim::Passer,
             Role::Oracle => Victim::Node(OWNER),
-            // The first memory node is lost already: the next one is promoted.
+            // The first memory node is lost already: the next node is promoted.
             Role::PrimaryMemory if family == Family::MemoryLoss => Victim::Node(NodeId(1)),
             Role::PrimaryMemory => Victim::Node(NodeId(0)),
             Role::BackupMemory if family == Family::MemoryLoss => Victim::Node(NodeId(2)),
@@ -532,18 +533,18 @@ impl Coordinate {
 /// Result of one coordinate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cell {
-    /// The strike happened with this seed, and everything held.
+    /// The strike happened with this seed, and all properties held.
     Passed(u64),
-    /// Something did not hold with this seed, whether the strike happened or not.
+    /// A property did not hold with this seed, whether the strike happened or not.
     Violated(u64, Vec<Violation>),
     /// The strike happened with no seed.
     NoRun,
 }
 
-/// Runs one coordinate, seed by seed until the strike happens or something does not hold.
+/// Runs one coordinate, seed by seed until the strike happens or a property does not hold.
 ///
 /// # Errors
-/// `Impossible`, if its scenario cannot be run at all.
+/// `Impossible`, if the coordinate's scenario cannot be run at all.
 pub fn strike(coordinate: &Coordinate, seeds: std::ops::Range<u64>) -> Result<Cell, ScenarioError> {
     let scenario = coordinate.scenario();
     for seed in seeds {
@@ -558,7 +559,7 @@ pub fn strike(coordinate: &Coordinate, seeds: std::ops::Range<u64>) -> Result<Ce
     Ok(Cell::NoRun)
 }
 
-/// Runs these coordinates on `workers` threads, and calls `after` with each result; returns all
+/// Runs the coordinates on `workers` threads, and calls `after` with each result; returns all
 /// results in order.
 ///
 /// # Errors
@@ -590,5 +591,5 @@ pub fn strike_all(
     done.into_iter().map(|(_, cell)| cell).collect()
 }
 
-/// Number of seeds after which a strike that has never happened is given up.
+/// Number of seeds without the strike after which a coordinate is given up.
 pub const SEEDS: u64 = 8;

@@ -1,4 +1,4 @@
-//! Many runs: generated and named scenarios, campaigns of seeds, shrinking, broken rules, the
+//! Many runs: generated and named scenarios, campaigns of seeds, shrinking, broken rules, the crash
 //! matrix.
 //!
 //! Imports from [`crate::drive`] and below.

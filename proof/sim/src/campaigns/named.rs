@@ -1,7 +1,7 @@
-//! Named scenarios: each provokes one hazard of DESIGN §7, which its name begins with.
+//! Named scenarios: a scenario provokes one hazard of DESIGN §7; its name begins with the hazard.
 //!
-//! They are files beside the sources, and part of the program. Seeds vary what a scenario leaves
-//! open; the conditions that its hazard needs are always there.
+//! The scenarios are files beside the sources, and part of the program. Seeds vary the parts that a
+//! scenario leaves open; the conditions of its hazard are always present.
 
 use crate::scenario::format::Scenario;
 
@@ -124,7 +124,7 @@ pub fn all() -> impl Iterator<Item = Scenario> {
     FILES.iter().map(|(name, text)| parse(name, text))
 }
 
-/// The scenario of that name; `None` if there is none.
+/// The scenario with the name `name`; `None` if it does not exist.
 pub fn find(name: &str) -> Option<Scenario> {
     let (name, text) = FILES.iter().find(|(known, _)| *known == name)?;
     Some(parse(name, text))
@@ -133,7 +133,7 @@ pub fn find(name: &str) -> Option<Scenario> {
 /// The scenario in an embedded file.
 ///
 /// # Panics
-/// Never: a test reads them all.
+/// Never: a test reads all embedded files.
 fn parse(name: &str, text: &str) -> Scenario {
     Scenario::parse(name, text.as_bytes()).expect("the files are sound")
 }

@@ -1,14 +1,15 @@
-//! Tests of the checkers: each rule that can be broken is broken, and a checker must notice.
+//! Tests of the checkers: each breakable rule is broken, and a checker must notice.
 //!
 //! # What it is
-//! A table gives for each [`Rule`] the named scenarios that provoke it and the properties that are
-//! expected to fail. [`hunt`] breaks the rule and runs the scenarios seed by seed until one of
-//! those properties fails. [`control`] runs the same with nothing broken; there, nothing may fail.
-//! Both together show that the checkers can tell a broken engine from a sound one.
+//! A table lists for each [`Rule`] the named scenarios that provoke it and the properties expected
+//! to fail. [`hunt`] breaks the rule and runs the scenarios seed by seed until an expected property
+//! fails. [`control`] runs the same scenarios with no rule broken; no property may fail in these
+//! runs. Together, hunt and control show that the checkers can tell a broken engine from a sound
+//! engine.
 //!
 //! # What it is not
-//! Other properties that fail prove nothing about the rule: a run that is stopped may be slow for
-//! any reason. They are recorded, to help find out why a rule is missed.
+//! Failures of unexpected properties are no proof about the rule: a stopped run may be slow for any
+//! reason. They are recorded, to help find out why a rule is missed.
 //!
 //! # Ownership and threads
 //! A rule is broken on one thread for one run. Hunts for several rules use all cores.
@@ -33,7 +34,7 @@ mod table;
 
 use table::row_of;
 
-/// Limits of a run. A broken engine may spin for ever; these scenarios end long before.
+/// Limits of a run. A broken engine may spin forever; these scenarios end long before.
 const BUDGET: Budget = Budget { events: 1_000_000, bytes: 4 << 30 };
 
 /// Result of the hunt for one rule.
@@ -41,9 +42,9 @@ const BUDGET: Budget = Budget { events: 1_000_000, bytes: 4 << 30 };
 pub struct Row {
     /// The rule; [`Rule`] knows its hazard.
     pub rule: Rule,
-    /// Runs until an expected property failed, or all of them.
+    /// Runs until an expected property failed, or all runs.
     pub runs: u64,
-    /// Property that failed, if any.
+    /// The failed property, if any.
     pub verdict: Verdict,
 }
 
@@ -56,12 +57,12 @@ pub enum Verdict {
         scenario: &'static str,
         /// Seed of the run.
         seed: u64,
-        /// The property, and what was found instead.
+        /// The property, and the finding.
         violation: Violation,
     },
     /// No expected property failed.
     Missed {
-        /// Names of other properties that failed; empty if none did.
+        /// Names of other failed properties; may be empty.
         others: BTreeSet<String>,
     },
 }
@@ -77,8 +78,8 @@ pub struct FalseAlarm {
     pub violations: Vec<Violation>,
 }
 
-/// Breaks `rule` in run after run, of every seed in all its scenarios, until an expected property
-/// fails.
+/// Breaks `rule` in run after run, of every seed in all scenarios of the rule, until an expected
+/// property fails.
 ///
 /// # Errors
 /// `Impossible`, if a scenario cannot be run at all.
@@ -104,8 +105,8 @@ pub fn hunt(rule: Rule, seeds: Range<u64>) -> Result<Row, ScenarioError> {
     Ok(Row { rule, runs, verdict: Verdict::Missed { others } })
 }
 
-/// Hunts for every rule of `rules` on `workers` threads. Calls `after` with each row as it is
-/// finished; returns the rows in the order of `rules`.
+/// Hunts for every rule of `rules` on `workers` threads. Calls `after` with each finished row;
+/// returns the rows in the order of `rules`.
 ///
 /// # Errors
 /// `Impossible`, if a scenario cannot be run at all.
@@ -125,8 +126,8 @@ pub fn hunt_all(
     })
 }
 
-/// Runs for [`control`]: every scenario of the hunts, with all seeds up to those that noticed, and
-/// with at least `at_least` seeds if that is given.
+/// Runs for [`control`]: every scenario of the hunts, with all seeds up to the seeds that noticed,
+/// and with at least `at_least` seeds if given.
 pub fn controlled(rows: &[Row], at_least: Option<u64>) -> Vec<(&'static str, u64)> {
     let mut seeds: BTreeMap<&'static str, u64> = BTreeMap::new();
     for row in rows {
@@ -143,7 +144,7 @@ pub fn controlled(rows: &[Row], at_least: Option<u64>) -> Vec<(&'static str, u64
     seeds.into_iter().flat_map(all_of).collect()
 }
 
-/// Runs scenarios by name and seed on `workers` threads, with nothing broken. Returns the runs in
+/// Runs scenarios by name and seed on `workers` threads, with no rule broken. Returns the runs in
 /// which a property failed: none, if engine and checkers are sound.
 ///
 /// # Errors
@@ -160,7 +161,8 @@ pub fn control(
     Ok(alarms.into_iter().flatten().collect())
 }
 
-/// Calls `work` for each of `items` on `workers` threads; returns the results in their order.
+/// Calls `work` for each of `items` on `workers` threads; returns the results in the order of
+/// `items`.
 fn side_by_side<I: Sync, T: Send>(
     items: &[I],
     workers: usize,
@@ -181,7 +183,7 @@ fn side_by_side<I: Sync, T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What a run of a scenario violates, of the engine or of a lock system.
+/// Violations of a run of a scenario, of the engine or of a lock system.
 fn violations(scenario: &str, seed: u64) -> Result<Vec<Violation>, ScenarioError> {
     if let Some(locks) = locks::find(scenario) {
         let recovery = match locks.published_only {

@@ -1,7 +1,7 @@
-//! Shrinks a failing scenario: removes what the failure does not need.
+//! Shrinks a failing scenario: removes every part that the failure does not need.
 //!
 //! Greedy: each simplification is tried by a run with the same seed, and kept if the same property
-//! is still violated, until none helps any more. The result need not be the smallest there is.
+//! is still violated, until no simplification helps. The result need not be the smallest possible.
 
 use lotus_benchmarks::config::Inline;
 
@@ -9,8 +9,8 @@ use crate::drive::run::{Budget, run};
 use crate::scenario::authority::Distance;
 use crate::scenario::format::Scenario;
 
-/// Simplifies a scenario that violates `property` with this seed. `after` is called after each run,
-/// with the number of runs so far and the best scenario, and returns whether to go on.
+/// Simplifies a scenario that violates `property` with the seed `seed`. `after` is called after
+/// each run, with the number of runs so far and the best scenario, and returns whether to continue.
 pub fn shrink(
     scenario: &Scenario,
     seed: u64,
@@ -44,7 +44,7 @@ pub fn shrink(
     }
 }
 
-/// Every scenario that is simpler by one step, those that save most first.
+/// Every scenario that is simpler by one step, the largest savings first.
 fn simpler(scenario: &Scenario) -> Vec<Scenario> {
     let mut candidates = Vec::new();
     let mut with = |change: &dyn Fn(&mut Scenario)| {

@@ -1,6 +1,6 @@
-//! Random scenarios from seeds: each draws its own sizes, workload, isolation, and kinds and rates
-//! of faults. Leaving most kinds of faults out of most runs finds more than a little of everything
-//! in all of them (Groce et al., "Swarm Testing", ISSTA 2012).
+//! Random scenarios from seeds: a seed draws sizes, workload, isolation, and kinds and rates of
+//! faults. Omitting most kinds of faults from most runs finds more than a little of every kind in
+//! all runs (Groce et al., "Swarm Testing", ISSTA 2012).
 
 use std::time::Duration;
 
@@ -24,20 +24,20 @@ use crate::scenario::room::{FEWEST_SLABS, groups_used, loaded_slabs};
 /// Maximum slowness of a node's NIC or cores where nodes have leases, in percent.
 const SLOW_PERCENT: u32 = 300;
 
-/// Share of seeds that try to fill memory; a third of them cannot.
+/// Share of seeds that try to fill memory; a third of these seeds cannot.
 const FILLS_MEMORY: f64 = 0.15;
 
-/// Bits of names where hundreds of rows fill memory: chains have room for some 200 of one name.
+/// Bits of names where hundreds of rows fill memory: chains have room for about 200 rows of a name.
 const FEWEST_BITS_OF_MANY: u32 = 10;
 /// Share of seeds in which many rows share a name.
 const SHARES_NAMES: f64 = 0.3;
-/// Share of seeds in which further tables are made and dropped.
+/// Share of seeds in which extra tables are created and dropped.
 const DROPS_TABLES: f64 = 0.25;
 /// Share of seeds in which a cluster leads several lives.
 const LEADS_LIVES: f64 = 0.2;
-/// Share of seeds in which snapshots are taken and tables scanned, whatever is written and lost.
+/// Share of seeds with snapshots and table scans, independent of writes and losses.
 const TAKES_SNAPSHOTS: f64 = 0.25;
-/// Share of seeds with transactions that do not come to an end.
+/// Share of seeds with endless transactions.
 const NEVER_ENDS: f64 = 0.3;
 /// Share of seeds in which two compute nodes do not reach each other for a while.
 const CUTS_PATHS: f64 = 0.5;
@@ -47,19 +47,19 @@ pub fn scenario(seed: u64) -> Scenario {
     draw(seed, None)
 }
 
-/// The scenario of a seed with these locks, and without what does not go with them. The same as
-/// [`scenario`] where that has drawn them.
+/// The scenario of a seed with the given locks, without settings that conflict with them. Equal to
+/// [`scenario`] if the seed draws the same locks.
 pub fn with_locks(seed: u64, locks: Locks) -> Scenario {
     draw(seed, Some(locks))
 }
 
-/// The scenario of a seed, with other locks than it draws if some are given.
+/// The scenario of a seed, with the `given` locks, if any, in place of the drawn locks.
 fn draw(seed: u64, given: Option<Locks>) -> Scenario {
-    // A stream of its own, so that the world's streams of this seed stay as they are.
+    // A separate random stream; the world's streams of the seed are unchanged.
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5157_A12D);
     let patient = rng.random_bool(0.15);
     let mut cluster = topology(&mut rng);
-    // Which of those on memory nodes is drawn apart.
+    // The kind of locks on memory nodes is drawn separately.
     cluster.locks = match given {
         None => cluster.locks,
         Some(Locks::Lotus) => Locks::Lotus,
@@ -67,7 +67,7 @@ fn draw(seed: u64, given: Option<Locks>) -> Scenario {
     };
     let workload = workload(&mut rng);
     let load = load(&mut rng, patient, &workload);
-    // Long pauses need long runs, which are affordable only with few transactions a second.
+    // Long pauses need long runs, which are affordable only with few transactions per second.
     let (storm_us, calm_us) = if patient {
         (rng.random_range(200_000..3_000_000), 500_000)
     } else {
@@ -99,7 +99,7 @@ fn draw(seed: u64, given: Option<Locks>) -> Scenario {
     scenario.schedule = drawn.concat();
     scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
     if matches!(scenario.workload, Workload::Tpcc { .. }) {
-        // A delivery alone would fill the smaller ones.
+        // A delivery alone would fill the smaller lock tables.
         scenario.cluster.lock_table_bytes = 1 << 16;
     }
     scenario.cluster.retain_versions =
@@ -107,7 +107,7 @@ fn draw(seed: u64, given: Option<Locks>) -> Scenario {
     scenario.cluster.horizon_us = pick(&mut rng, &[10, 100, 1_000]);
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario.cluster.version_table_cache = pick(&mut rng, &[0, 8, 64, 1_000]);
-    // Those of locks on memory nodes are drawn apart.
+    // Losses with locks on memory nodes are drawn separately.
     let draws_losses = scenario.cluster.locks == Locks::Lotus;
     if rng.random_bool(0.4) && draws_losses {
         lose_nodes(&mut rng, &mut scenario);
@@ -127,8 +127,8 @@ fn draw(seed: u64, given: Option<Locks>) -> Scenario {
     scenario
 }
 
-/// Draws what was added later, each from a stream of its own, so that all else of a seed stays as
-/// it was.
+/// Draws settings added later, each from a separate random stream, so that the earlier draws of a
+/// seed are unchanged.
 fn draw_apart(
     seed: u64,
     given: Option<Locks>,
@@ -178,11 +178,11 @@ fn draw_apart(
         // Enough for the workload and for the slabs that each coordinator takes for two tables.
         scenario.cluster.group_slabs *= 2;
     }
-    // No larger than a scenario's file can say.
+    // No larger than a scenario file can express.
     scenario.cluster.name_seed = seed & u64::from(u32::MAX);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x7714_4A3E);
     if rng.random_bool(SHARES_NAMES) {
-        // A chain has room for some 200 rows of one name. Half of the bits are the shard's.
+        // A chain has room for about 200 rows of a name. Half of the bits are the shard's.
         let bits = match scenario.workload {
             Workload::Tpcc { .. } => [16, 18],
             Workload::Tatp { .. } => [8, 10],
@@ -197,16 +197,16 @@ fn draw_apart(
     draw_company(seed, scenario);
 }
 
-/// Draws what goes on beside the clients of a seed: rows that fill memory, snapshots, transactions
-/// that do not come to an end, further clusters.
+/// Draws activities beside the clients of a seed: rows that fill memory, snapshots, endless
+/// transactions, further clusters.
 fn draw_company(seed: u64, scenario: &mut Scenario) {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F01);
     let fills_memory = rng.random_bool(FILLS_MEMORY) && fill_memory(&mut rng, scenario);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5AA9_0741);
-    // Versions that are kept for a snapshot would fill the memory before the rows do.
+    // Versions kept for a snapshot would fill the memory before the rows do.
     if rng.random_bool(TAKES_SNAPSHOTS) && !fills_memory {
         scenario.cluster.snapshots_us = (scenario.storm_us / rng.random_range(10..60)).max(50);
-        // A snapshot takes some 16 intervals before it begins.
+        // A snapshot begins after about 16 intervals.
         scenario.cluster.horizon_us = pick(&mut rng, &[5, 10, scenario.cluster.horizon_us]);
         scenario.cluster.group_slabs *= 2;
     }
@@ -220,7 +220,7 @@ fn draw_company(seed: u64, scenario: &mut Scenario) {
     }
 }
 
-/// Lives one after the other, with tables that go on growing.
+/// Successive lives, with tables that keep growing.
 fn lives(rng: &mut SmallRng) -> Lives {
     Lives {
         lives: rng.random_range(2..=4),
@@ -232,25 +232,25 @@ fn lives(rng: &mut SmallRng) -> Lives {
     }
 }
 
-/// The scenario of a seed, made to fill memory; `None` if it cannot.
+/// The scenario of a seed, changed to fill memory; `None` if the scenario cannot.
 pub fn with_full_memory(seed: u64) -> Option<Scenario> {
     let mut scenario = scenario(seed);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F02);
     fill_memory(&mut rng, &mut scenario).then_some(scenario)
 }
 
-/// Makes inserts fill the memory, among all else that was drawn; deletions and updates make room
-/// again. False if the scenario cannot: other locks than the protocol's never free slots, and few
-/// transactions fill nothing.
+/// Makes inserts fill the memory, beside everything else that was drawn; deletions and updates make
+/// room again. False if the scenario cannot fill memory: other locks than the protocol's never free
+/// slots, and few transactions fill nothing.
 fn fill_memory(rng: &mut SmallRng, scenario: &mut Scenario) -> bool {
     let cluster = &mut scenario.cluster;
     if cluster.locks != Locks::Lotus || scenario.load.rate_tps.is_some() {
         return false;
     }
-    // Rows for the same number of slabs, which hold 31 or 63.
+    // Rows for the same number of slabs; a slab holds 31 or 63 rows.
     let (record_bytes, scale) = pick(rng, &[(8192, 1), (8192, 1), (4096, 2)]);
     let pairs = pick(rng, &[60, 80, 120]) * scale * groups_used(cluster);
-    // Deleted rows are to be free long before the run is over.
+    // Deleted rows must be free long before the end of the run.
     cluster.horizon_us = cluster.horizon_us.min(100);
     if cluster.name_bits < u64::BITS {
         cluster.name_bits = cluster.name_bits.max(FEWEST_BITS_OF_MANY);
@@ -266,7 +266,7 @@ fn fill_memory(rng: &mut SmallRng, scenario: &mut Scenario) -> bool {
     true
 }
 
-/// Adds the faults `drawn` before losses were, as far as no node that must stay loses its lease.
+/// Adds the faults `drawn` before losses were, unless a node that must stay would lose its lease.
 fn put_back(drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     for mut entries in drawn {
         for entry in &mut entries {
@@ -308,13 +308,13 @@ fn starts(rng: &mut SmallRng) -> Starts {
         pauses: pick(rng, &[0.0, 0.1, 0.3]),
         pause_max_us: pick(rng, &[1_000, 30_000, 150_000]),
         kills: pick(rng, &[0.0, 0.02, 0.1]),
-        // Drawn last, so that all else stays as it was.
+        // Drawn last; earlier draws are unchanged.
         memory_loss: pick(rng, &[0.0, 0.0, 0.01, 0.05]),
     }
 }
 
-/// Adds crashes of memory nodes, or times in which they are out of reach, as far as every row keeps
-/// a copy; now and then one compute node alone does not reach one of them.
+/// Adds crashes of memory nodes, or times in which memory nodes are out of reach, as long as every
+/// row keeps a copy. Now and then a single compute node does not reach a memory node.
 fn lose_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
     let Topology { memory_nodes, compute_nodes, lease_us, .. } = scenario.cluster;
     if lease_us == 0 {
@@ -338,18 +338,18 @@ fn lose_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
     }
 }
 
-/// Restarts memory nodes that lose all they have, so that they are filled again while everything
-/// else goes on: those that die anyhow, and others, now and then more than once, or in turn.
+/// Restarts memory nodes that lose all data, for refilling while load and other faults go on: nodes
+/// with a planned crash, and others, now and then more than once, or in turn.
 fn return_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
     if scenario.cluster.lease_us == 0 {
         expect_losses(rng, scenario);
     }
     if let Workload::Tpcc { warehouses, customers_per_district, items, .. } = &mut scenario.workload
     {
-        // Filling all of a larger one takes longer than the run.
+        // Filling all data of a larger scale takes longer than the run.
         (*warehouses, *customers_per_district, *items) = (1, 1, 3);
     }
-    // Filling takes some leases, and being lost once more some others.
+    // Filling takes several leases, and a second loss several more.
     scenario.storm_us += rng.random_range(0..12_000);
     for node in (0..scenario.first_compute_node().0).map(NodeId) {
         for _ in 0..rng.random_range(0..=2) {
@@ -370,8 +370,8 @@ fn return_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
     }
 }
 
-/// Adds crashes of compute nodes and pauses longer than their lease, but for one node at least.
-/// Faults by which the others might lose their leases as well are left out.
+/// Adds crashes of compute nodes and pauses longer than their lease, sparing at least one node.
+/// Faults that might cost other nodes their leases are omitted.
 fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
     let Topology { compute_nodes, .. } = scenario.cluster;
     if compute_nodes < 2 {
@@ -398,7 +398,7 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
         let crashes = matches!(fault, Fault::Crash { .. });
         scenario.schedule.push(Scheduled { when, fault });
         if (crashes && rng.random_bool(0.6)) || rng.random_bool(0.1) {
-            // Before the crash, within the lease or after it: whatever runs on the node then ends.
+            // Before the crash, within the lease or after it: the node's running process then ends.
             let at = Duration::from_micros(rng.random_range(0..scenario.storm_us));
             let fault = Fault::Restart { node };
             scenario.schedule.push(Scheduled { when: When::At(at), fault });
@@ -406,8 +406,8 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
     }
 }
 
-/// Cuts a path between two compute nodes for a while, one way or both, as far as a node is left
-/// that nothing happens to.
+/// Cuts a path between two compute nodes for a while, one way or both, as long as a node without
+/// any fault is left.
 fn cut_a_path(rng: &mut SmallRng, scenario: &mut Scenario) {
     let Topology { memory_nodes, compute_nodes, .. } = scenario.cluster;
     if compute_nodes < 2 {
@@ -433,12 +433,13 @@ fn cut_a_path(rng: &mut SmallRng, scenario: &mut Scenario) {
     }
 }
 
-/// Gives the nodes a lease, and removes for now the faults that might let too many lose theirs.
+/// Gives the nodes a lease, and removes for now the faults that might let too many nodes lose their
+/// leases.
 fn expect_losses(rng: &mut SmallRng, scenario: &mut Scenario) {
     scenario.cluster.lease_us = pick(rng, &[500, 800]);
     scenario.network.verb_timeout_us = 100;
     scenario.rates.verb_delay_max = scenario.rates.verb_delay_max.min(Duration::from_micros(50));
-    // A batch of many torn READs would hold beats up for longer than a lease.
+    // A batch of many torn READs would delay beats for longer than a lease.
     scenario.rates.tear_span = scenario.rates.tear_span.min(Duration::from_micros(1));
     scenario.schedule.clear();
 }
@@ -530,7 +531,7 @@ fn rates(rng: &mut SmallRng) -> Rates {
     }
 }
 
-/// Up to four faults at random times of the storm, each with its end if it has one.
+/// Up to four faults at random times of the storm, each with its end, if any.
 fn schedule(rng: &mut SmallRng, scenario: &Scenario) -> Vec<Vec<Scheduled>> {
     let count = rng.random_range(0..=4);
     let (memory, compute) = (scenario.cluster.memory_nodes, scenario.cluster.compute_nodes);

@@ -11,7 +11,7 @@ use lotus_points::{Fate, Guard, Passage, Striker, strikes_on_this_thread};
 use crate::scenario::format::Scenario;
 use crate::scenario::strike::{Blow, Strike, Victim};
 
-/// Registration of a scenario's strikes on this thread, until it is dropped.
+/// Registration of a scenario's strikes on this thread; ends when dropped.
 pub(crate) struct Armed {
     _guard: Guard,
     happened: Rc<Cell<u64>>,
@@ -40,9 +40,9 @@ impl Armed {
 }
 
 struct Blows {
-    /// Strikes that have not been met, each with the number of passages to come.
+    /// Strikes not met yet, each with the number of passages to come.
     due: Vec<(Strike, u32)>,
-    /// Strike that was met, and happens next.
+    /// Strike that was met, to happen next.
     met: Option<Strike>,
     until: Duration,
     first_compute_node: NodeId,

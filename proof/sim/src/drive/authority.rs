@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Courier between the nodes of one world and their authority.
+/// Courier between the nodes of a world and the authority.
 pub(crate) struct Post {
     distance: Distance,
     until: Duration,
@@ -19,11 +19,11 @@ pub(crate) struct Post {
 }
 
 impl Post {
-    /// The courier of a scenario; `None` if its questions are answered at once.
+    /// The courier of a scenario; `None` if the scenario's questions are answered at once.
     pub(crate) fn of(scenario: &Scenario, seed: u64, fabric: SimFabric) -> Option<Self> {
         let distance = scenario.authority.clone();
         let until = scenario.storm();
-        // A stream of its own, so that the world's streams of this seed stay as they are.
+        // A separate random stream; the world's streams of the seed are unchanged.
         let rng = Mutex::new(SmallRng::seed_from_u64(seed ^ 0xA07_404));
         (!distance.is_near()).then_some(Self { distance, until, fabric, rng })
     }

@@ -1,8 +1,8 @@
 //! Clients that give up in the middle: they drop the future of an execution or a commit (H21).
 //!
-//! It stands between harness and engine, so that every workload can be driven this way. A dropped
-//! execution has certainly failed; a dropped commit has an unknown outcome. Calls of patient
-//! clients are only passed on.
+//! The layer stands between harness and engine, and works with every workload. A dropped execution
+//! has certainly failed; a dropped commit has an unknown outcome. Calls of patient clients are
+//! passed through.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -19,14 +19,14 @@ use lotus_mvcc::PrimaryKey;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// Longest time that an impatient client waits, in nanoseconds: about as long as a transaction
-/// takes when nothing is in its way.
+/// Longest time that an impatient client waits, in nanoseconds: about the duration of an
+/// undisturbed transaction.
 const MOST_PATIENCE_NS: u64 = 15_000;
 
 /// Behaviour of the clients of one run.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
-    /// Share of transactions that the client gives up.
+    /// Share of transactions that the client abandons.
     pub(crate) impatience: f64,
     /// Seed of the run.
     pub(crate) seed: u64,
@@ -96,7 +96,7 @@ impl TxnEngine for Engine {
     type Txn = Hurried;
 
     async fn begin(&mut self, kind: TxnKind) -> Result<Hurried, TxnError> {
-        // No draw where all clients are patient, so that such runs stay as they are.
+        // Patient clients make no draw, so runs without impatience are unchanged.
         let gives_up =
             (self.impatience > 0.0 && self.rng.random_bool(self.impatience)).then(|| {
                 let step = if self.rng.random() { Step::Execute } else { Step::Commit };
@@ -115,7 +115,7 @@ impl TxnEngine for Engine {
     }
 }
 
-/// A transaction that its client may give up at one step, after so many nanoseconds.
+/// A transaction with a step that the client may abandon, after the given nanoseconds.
 pub(crate) struct Hurried {
     txn: LotusTxn,
     slot: Rc<Slot>,
@@ -123,13 +123,13 @@ pub(crate) struct Hurried {
 }
 
 impl Hurried {
-    /// Time that the client waits for `step`, in nanoseconds; `None` for as long as it takes.
+    /// Time that the client waits for `step`, in nanoseconds; `None` for no limit.
     fn patience_for(&self, step: Step) -> Option<u64> {
         self.gives_up.filter(|(when, _)| *when == step).map(|(_, ns)| ns)
     }
 }
 
-/// Output of `future` within `patience_ns`; `None`, with the future dropped, if it takes longer.
+/// Output of `future` within `patience_ns`; `None`, with the future dropped, after that time.
 async fn within<F: Future>(slot: &Slot, patience_ns: u64, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut timeout = pin!(slot.sleep_until(slot.now_ns() + patience_ns));

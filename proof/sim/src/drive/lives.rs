@@ -1,17 +1,17 @@
-//! Lives of a cluster, one after the other, with tables that go on growing.
+//! Successive lives of a cluster, with tables that keep growing.
 //!
 //! # What it is
-//! Part of a scenario ([`Lives`]). Each life is a cluster in a world of its own, of a shape of its
-//! own and with the seed of all others. It is restored from the snapshot of the life before, its
-//! clients add rows to an ordered table and to a plain one, compute nodes crash and return
-//! meanwhile, and all rows are written to the next snapshot. No client uses a key that was used
-//! before, so no addition may be refused; and what was there and what was added is there in the
-//! end. Where all compute nodes live on, clients seldom try again, although each attempt is one of
-//! its own, as those of interactive clients are: it does not know what the one before was refused.
+//! Part of a scenario ([`Lives`]). Each life is a cluster in a separate world, with a random shape
+//! and the same seed in all lives. The cluster is restored from the snapshot of the previous life.
+//! Its clients add rows to an ordered table and to a plain table while compute nodes crash and
+//! return. Finally all rows are written to the next snapshot. No client reuses a key, so no
+//! addition may be refused; all earlier rows and all added rows must exist at the end. Where all
+//! compute nodes survive, clients seldom retry, although each attempt is independent, as for
+//! interactive clients: an attempt does not know why the previous attempt was refused.
 //!
 //! # What it is not
 //! A test of commits or recovery: the scenario's own world has more faults. Rows of a transaction
-//! that has an unknown outcome may be there or not.
+//! with an unknown outcome may exist or not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,46 +31,46 @@ use rand::{Rng, SeedableRng};
 use crate::scenario::lives::Lives;
 use crate::verdict::Violation;
 
-/// Property that nothing of a former life is in the way of a new row.
+/// Property that no state of a previous life prevents the insertion of a new row.
 pub const GROWS: &str = "what one life has stored the next one adds to";
-/// Property that a life ends with the rows that it began with, and those that were added.
+/// Property that a life ends with its initial rows and the rows added.
 pub const KEPT: &str = "a row that one life has committed is there in the next";
 
 /// Property that clients which only add rows are not refused again and again.
 pub const TURNS: &str = "of clients that add rows to a table one always has its turn";
 
 const MEMORY_NODES: u16 = 2;
-/// Most coordinators: two of each of three compute nodes.
+/// Maximum number of coordinators: two of each of three compute nodes.
 const MOST_SEATS: u32 = 6;
 const KEY_BYTES: usize = 16;
 const LEASE: Duration = Duration::from_millis(2);
-/// Virtual time between two looks at whether the clients have ended.
+/// Virtual time between two checks for the end of the clients.
 const LOOK: Duration = Duration::from_micros(20);
-/// Looks after which a life is over, ended or not: some seconds.
+/// Checks after which a life is over, ended or not: a few seconds.
 const MOST_LOOKS: u32 = 200_000;
-/// Time after which a client tries again.
+/// Time after which a client retries.
 const WAY: Duration = Duration::from_micros(1);
-/// Most attempts of each client for each row that one of them adds: as many as there is time for
-/// while the transaction of another one commits.
+/// Maximum attempts of a client for each added row: as many as fit into the commit of another
+/// client's transaction.
 const MOST_ATTEMPTS: u64 = 30;
-/// Attempts at a snapshot of a cluster that has settled.
+/// Attempts at a snapshot of a settled cluster.
 const SNAPSHOTS: u32 = 5;
-/// More pieces than the rows come in.
+/// More pieces than the rows form.
 const PIECES: usize = 1 << 16;
 
 type Key = [u8; KEY_BYTES];
-/// Rows by key, and whether their commit was told.
+/// Rows by key, and whether the client was told of the commit.
 type ToldRows = BTreeMap<Key, bool>;
 
-/// Rows of the two tables, and what the clients of a life have met.
+/// Rows of the two tables, and counters of the clients of a life.
 #[derive(Default)]
 struct Ledger {
     sorted: ToldRows,
     plain: ToldRows,
-    /// Attempts of this life, and rows that it has added.
+    /// Attempts and added rows of this life.
     attempts: u64,
     added: u64,
-    /// Most attempts for each row.
+    /// Maximum attempts for each row.
     most: Option<u64>,
     wrong: Option<Wrong>,
 }
@@ -81,7 +81,7 @@ impl Ledger {
         (self.attempts, self.added, self.most) = (0, 0, most);
     }
 
-    /// Counts an attempt, unless something is wrong.
+    /// Counts an attempt; returns whether the clients may go on: no violation so far.
     fn may_try(&mut self) -> bool {
         self.attempts += 1;
         let (attempts, added) = (self.attempts, self.added);
@@ -106,10 +106,10 @@ fn open(ledger: &Mutex<Ledger>) -> std::sync::MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lives one after the other; returns violations, the first of each property.
+/// Runs the lives in sequence; returns violations, the first of each property.
 pub fn live(plan: &Lives, seed: u64) -> Vec<Violation> {
     let mut found = Vec::new();
-    // A stream of its own, so that the others of this seed stay as they are.
+    // A separate random stream; the other streams of the seed are unchanged.
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x11FE_5A17);
     let (ledger, mut file) = (SharedLedger::default(), Vec::new());
     for life in 0..plan.lives {
@@ -140,12 +140,13 @@ struct Stage<'a> {
     life: u32,
     rng: &'a mut SmallRng,
     ledger: &'a SharedLedger,
-    /// Whether locks are waited for.
+    /// Whether lock requests wait.
     waits: bool,
 }
 
 impl Stage<'_> {
-    /// Leads the life, beginning with a snapshot unless it is empty; returns the next one.
+    /// Runs the life, beginning with the snapshot `file` unless it is empty; returns the next
+    /// snapshot.
     fn lead(mut self, file: &[u8]) -> Result<Vec<u8>, Wrong> {
         let cluster = self.begin();
         let kept = |error: &dyn std::fmt::Display| (KEPT, error.to_string());
@@ -167,7 +168,7 @@ impl Stage<'_> {
         self.write(&cluster)
     }
 
-    /// Starts a cluster of some shape; each life has the same seed.
+    /// Starts a cluster of random shape; all lives have the same seed.
     fn begin(&mut self) -> Cluster<SimMachines> {
         let nodes = self.rng.random_range(1..=MOST_SEATS as u16 / 2);
         let threads = self.rng.random_range(1..=2);
@@ -197,7 +198,7 @@ impl Stage<'_> {
 
     fn create(&self, cluster: &Cluster<SimMachines>) -> Result<(), lotus::ClusterError> {
         let Lives { loaded, lives, rows, clients, returns, .. } = *self.plan;
-        // Each client adds at least one row, and so do those that come to a node that is back.
+        // Each client adds at least one row, including clients of returned nodes.
         let clients = clients * MOST_SEATS * (1 + returns);
         let most = u64::from(loaded + lives * (rows + clients));
         let spec = |name| {
@@ -219,7 +220,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Adds rows by all coordinators, while compute nodes crash and return.
+    /// Adds rows on all coordinators, while compute nodes crash and return.
     fn grow(&mut self, cluster: &Cluster<SimMachines>, tables: [TableId; 2]) {
         let seats: Vec<Seat> = cluster.seats().collect();
         let clients = seats.len() * self.plan.clients as usize;
@@ -227,7 +228,7 @@ impl Stage<'_> {
         let crashes = if nodes > 1 { self.plan.returns } else { 0 };
         let mut crashes: Vec<usize> =
             (0..crashes).map(|_| self.rng.random_range(0..nodes)).collect();
-        // Of all that try at a time one succeeds, where no node is lost.
+        // One of all concurrent attempts succeeds, if no node is lost.
         let most = (self.plan.returns == 0).then_some(MOST_ATTEMPTS * clients as u64);
         open(self.ledger).begin(most);
         let mut jobs: Vec<Submitted<()>> = Vec::new();
@@ -249,7 +250,7 @@ impl Stage<'_> {
                 Some(node) => {
                     if let Ok(true) = cluster.restart(node) {
                         away = None;
-                        // Its clients went with it; others add rows there.
+                        // The node's clients ended with it; new clients add rows there.
                         for seat in seats.iter().filter(|seat| seat.compute_node == node) {
                             jobs.push(client(*seat, next));
                             next += 1;
@@ -274,8 +275,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Whether enough rows were added for the next crash, if so many are left: the crashes are
-    /// spread over the life.
+    /// Whether enough rows were added for the next crash, with `left` crashes to come: the crashes
+    /// are spread over the life.
     fn has_added(&self, left: usize) -> bool {
         let (all, rows) = (u64::from(self.plan.returns), u64::from(self.plan.rows));
         let next = all.saturating_sub(left as u64) + 1;
@@ -295,7 +296,7 @@ impl Stage<'_> {
             for number in numbers {
                 let key = key(life, number);
                 let row = (key, &value(&key, bytes)[..]);
-                // A crash may end this job when the row has been added.
+                // A crash may end this job after the row has been added.
                 for rows in open(&ledger).tables() {
                     rows.insert(key, false);
                 }
@@ -318,7 +319,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Compares what is stored with what was added, and audits the memory.
+    /// Compares the stored rows with the added rows, and audits the memory.
     fn judge(&self, cluster: &Cluster<SimMachines>, tables: [TableId; 2]) -> Result<(), Wrong> {
         let bytes = self.plan.value_bytes as usize;
         let [mut sorted, mut plain] = [BTreeMap::new(), BTreeMap::new()];
@@ -352,7 +353,7 @@ impl Stage<'_> {
         }
     }
 
-    /// All rows, in a snapshot file.
+    /// Writes all rows into a snapshot file.
     fn write(&mut self, cluster: &Cluster<SimMachines>) -> Result<Vec<u8>, Wrong> {
         let seats: Vec<Seat> = cluster.seats().collect();
         let label = SnapshotLabel {
@@ -375,7 +376,7 @@ impl Stage<'_> {
     }
 }
 
-/// Key that no other life and number has. Those of all lives lie between each other.
+/// Key of a life and a number, unique. The keys of different lives are interleaved.
 fn key(life: u32, number: u64) -> Key {
     let mut key = [0; KEY_BYTES];
     let scattered = (number as u32).wrapping_mul(0x9E37_79B1);
@@ -389,8 +390,8 @@ fn value(key: &Key, bytes: usize) -> Vec<u8> {
     key.iter().copied().cycle().take(bytes).collect()
 }
 
-/// Adds a row to both tables, again while other transactions are in the way; `None` if the life is
-/// over before.
+/// Adds a row to both tables, and retries while other transactions are in the way; `None` if the
+/// life is over first.
 async fn add(
     session: &mut Session,
     [sorted, plain]: [TableId; 2],
@@ -399,7 +400,7 @@ async fn add(
 ) -> Option<Result<(), TxnError>> {
     let view = session.view();
     while open(ledger).may_try() {
-        // An interactive client's next attempt is in whichever slot is free.
+        // An interactive client's next attempt runs in any free slot.
         session.new_transaction();
         let adding = async {
             let mut txn = session.begin(Isolation::Serializable).await?;

@@ -1,4 +1,4 @@
-//! One run of a scenario: the cluster on virtual time, its clients, its faults, and its end.
+//! One run of a scenario: cluster on virtual time, clients, faults, and end.
 //!
 //! Imports from [`crate::properties`] and below.
 

@@ -1,4 +1,4 @@
-//! One run: a scenario and a seed in, a verdict out.
+//! One run: turns a scenario and a seed into a verdict.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,7 +41,7 @@ const MAX_WRITES: u16 = 16;
 /// Virtual time that a run may take beyond storm, calm and time-outs of the engine.
 const SLACK: Duration = Duration::from_secs(20);
 
-/// Limits of a run, which is stopped with a message beyond them.
+/// Limits of a run; a run beyond the limits is stopped with a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
     /// Events of the world.
@@ -51,13 +51,13 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// Some tens of seconds on one core, and less memory than any machine has.
+    /// Limits of some tens of seconds on one core, and of less memory than any machine has.
     fn default() -> Self {
         Self { events: 50_000_000, bytes: 8 << 30 }
     }
 }
 
-/// Runs a scenario. `tracer` is called with every event, if given.
+/// Runs a scenario. `tracer`, if given, is called with every event.
 ///
 /// # Errors
 /// `Impossible`, if the scenario cannot be run at all.
@@ -137,8 +137,8 @@ pub(crate) fn settings(scenario: &Scenario, load: &LoadConfig) -> ClusterBuilder
         Workload::Tpcc { .. } => MAX_WRITES_OF_TPCC,
         _ => MAX_WRITES,
     };
-    // Clients have all coroutines but those for snapshots, scans, further tables, and transactions
-    // that do not come to an end.
+    // Clients use all coroutines but the ones for snapshots, scans, further tables, and endless
+    // transactions.
     let copiers = 2 * usize::from(scenario.cluster.snapshots_us > 0);
     let writers = usize::from(scenario.cluster.drops_us > 0);
     let endless = usize::from(scenario.cluster.endless_us > 0);
@@ -152,7 +152,7 @@ pub(crate) fn settings(scenario: &Scenario, load: &LoadConfig) -> ClusterBuilder
         .drain_patience(Duration::from_micros(scenario.cluster.drain_us))
 }
 
-/// Violations of a part of the run that has worlds of its own.
+/// Violations of a part of the run with separate worlds.
 fn apart(part: impl FnOnce() -> Vec<Violation>) -> Vec<Violation> {
     catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|panic| {
         vec![Violation { property: NO_PANIC.to_owned(), detail: message(&*panic) }]
@@ -183,7 +183,7 @@ pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     text.or(owned).unwrap_or("a panic without a message").to_owned()
 }
 
-/// Runs the clients, and judges what they saw and what they left in memory.
+/// Runs the clients, and judges their results and the final memory.
 fn drive(
     scenario: &Scenario,
     seed: u64,

@@ -1,20 +1,20 @@
 //! The start of a cluster of processes, with faults between any two questions to the authority.
 //!
 //! # What it is
-//! Part of a scenario: before its clients are judged, a cluster with as many compute nodes is
-//! started in a world of its own, each node by a process, in the steps of real processes
-//! ([`ClusterBuilder::part`]). Whenever a process asks the authority, time passes for all others,
-//! sometimes some leases; another process begins; the question or its answer is lost; or the
-//! process ends there, and its node is started again later. `starts/judge.rs` says which outcomes
-//! are allowed.
+//! Part of a scenario: before the scenario's clients are judged, a cluster with as many compute
+//! nodes starts in a separate world. Each node is started by a process, in the steps of real
+//! processes ([`ClusterBuilder::part`]). Whenever a process asks the authority, time passes for all
+//! other processes, sometimes several leases; another process begins; the question or its answer is
+//! lost; or the process ends, and its node is started again later. `starts/judge.rs` defines the
+//! allowed outcomes.
 //!
 //! # The order of events
-//! A start blocks, so processes start nested in each other: the last one begun goes on first. A
-//! process that waits for one that began before it is ended, as by an operator.
+//! A start blocks, so process starts are nested: the process begun last continues first. A process
+//! that waits for a process begun earlier is ended, as by an operator.
 //!
 //! # What it is not
-//! A way into the world of the scenario itself: the cluster there begins as one process. Faults of
-//! nodes that have started belong to schedules.
+//! A start of the scenario's own world, whose cluster begins as one process. Faults of running
+//! nodes belong to schedules.
 
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
@@ -44,24 +44,24 @@ use crate::scenario::authority::Starts;
 use hall::{Hall, Prompt};
 use judge::Calm;
 
-/// Property that a cluster starts, whichever faults happen meanwhile.
+/// Property that a cluster starts despite crashes and pauses.
 pub const STARTED: &str = "a cluster starts whoever ends or stands still meanwhile";
-/// Property that no node takes part before all rows are there.
+/// Property that no node takes part before all rows are loaded.
 pub const WHOLE: &str = "nobody takes part before all data is there";
 
 const MEMORY_NODES: u16 = 2;
 const ROWS: u64 = 24;
 const ACCOUNTS: TableSpec = TableSpec::new("accounts").record_bytes(8).capacity(2 * ROWS);
 const LEASE: Duration = Duration::from_millis(20);
-/// Time that processes wait for each other.
+/// Longest wait of processes for each other.
 const PATIENCE: Duration = Duration::from_millis(800);
-/// Time between two looks of a process that waits, as in the engine.
+/// Time between two checks of a waiting process, as in the engine.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Looks after which a wait ends if another process is starting, which cannot go on before.
+/// Checks after which a wait ends if another process is starting, blocked meanwhile.
 const MOST_LOOKS: u32 = 60;
-/// Longest time that a question takes, in microseconds.
+/// Longest duration of a question, in microseconds.
 const WAY_US: u64 = 50;
-/// Number of process starts with faults, and of further ones without.
+/// Number of process starts with faults, and of further starts without.
 const STRUCK: u32 = 16;
 const SOUND: u32 = 24;
 
@@ -73,7 +73,7 @@ enum PlaceState {
     Starting,
     /// The node takes part.
     Up(Rc<Cluster<Hall>>),
-    /// Its process found that the cluster was cut short.
+    /// Its process found the cluster cut short.
     Cut,
 }
 
@@ -87,14 +87,14 @@ struct Ground {
     plan: Starts,
     rng: RefCell<SmallRng>,
     places: RefCell<Vec<PlaceState>>,
-    /// By node: whether its process has ended while it started.
+    /// By node: whether the process ended during the start.
     dead: RefCell<Vec<bool>>,
-    /// By node: whether a process of it was struck down while it started, or gave up without an
-    /// answer from the authority or from a memory node that is lost.
+    /// By node: whether a process was struck down during the start, or gave up without an answer
+    /// from the authority or from a lost memory node.
     ended: RefCell<Vec<bool>>,
-    /// Observations since faults ended; `None` before.
+    /// Observations since the faults ended; `None` before.
     calm: RefCell<Option<Calm>>,
-    /// Processes begun; `judge` sets it to `STRUCK`, so that faults end.
+    /// Processes begun; `judge` sets the counter to `STRUCK`, which ends the faults.
     starts: Cell<u32>,
     begun: Cell<u32>,
     returned: Cell<u32>,
@@ -106,7 +106,8 @@ struct Ground {
 }
 
 thread_local! {
-    /// The start on this thread; thread-local, as it is not `Send` and an [`Authority`] must be.
+    /// The start on this thread; thread-local, since `Ground` is not `Send` and an [`Authority`]
+    /// must be.
     static GROUND: RefCell<Option<Rc<Ground>>> = const { RefCell::new(None) };
 }
 
@@ -114,7 +115,7 @@ fn ground() -> Option<Rc<Ground>> {
     GROUND.with(|ground| ground.borrow().clone())
 }
 
-/// A process's connection to the authority: its index, and the authority itself.
+/// A process's connection to the authority: the process index, and the authority.
 struct Line(usize, Arc<EmbeddedAuthority>);
 
 impl Line {
@@ -122,14 +123,14 @@ impl Line {
         &self,
         question: impl FnOnce(&EmbeddedAuthority) -> Result<T, AuthorityError>,
     ) -> Result<T, AuthorityError> {
-        // A coordinator asks while the world runs: the courier has delayed its question already.
+        // A coordinator asks while the world runs: the courier has already delayed its question.
         let Some(ground) = ground().filter(|ground| !ground.hall.is_running()) else {
             return question(&self.1);
         };
         let (arrives, answered) = ground.strike(self.0);
         let answer = arrives.then(|| question(&self.1));
         if ground.dead.borrow()[self.0] {
-            // The process does not go on from here.
+            // The process ends here.
             resume_unwind(Box::new(Ended));
         }
         answer.filter(|_| answered).unwrap_or(Err(AuthorityError::Unavailable))
@@ -158,17 +159,17 @@ pub struct Started {
     pub violations: Vec<Violation>,
     /// Number of processes that have begun.
     pub processes: u32,
-    /// Number of processes that have taken part as another life of their node.
+    /// Number of processes that took part as a later life of a node.
     pub returned: u32,
-    /// Whether the founder ended before all rows were there.
+    /// Whether the founder ended before all rows were loaded.
     pub is_cut: bool,
-    /// Whether all nodes that took part ended afterwards, so that none can return.
+    /// Whether every participating node ended afterwards, so that no node can return.
     pub is_lost: bool,
     /// Whether a memory node was lost.
     pub has_lost_memory: bool,
 }
 
-/// Starts a cluster with these faults.
+/// Starts a cluster with the faults of `plan`.
 pub fn start(plan: &Starts, seed: u64) -> Started {
     if plan.is_none() {
         return Started::default();
@@ -187,7 +188,7 @@ pub fn start(plan: &Starts, seed: u64) -> Started {
     }
 }
 
-/// Clears `GROUND` when it is dropped.
+/// Clears `GROUND` when dropped.
 struct Leaves;
 
 impl Drop for Leaves {
@@ -213,7 +214,7 @@ impl Ground {
             hall: Hall::new(machines),
             store: Arc::new(EmbeddedAuthority::new()),
             plan: plan.clone(),
-            // A stream of its own, so that the others of this seed stay as they are.
+            // A separate random stream; the other streams of the seed are unchanged.
             rng: RefCell::new(SmallRng::seed_from_u64(seed ^ 0x57A_2751)),
             places: RefCell::new((0..count).map(|_| PlaceState::Free).collect()),
             dead: RefCell::new(vec![false; count]),
@@ -241,14 +242,14 @@ impl Ground {
         draw(&mut self.rng.borrow_mut())
     }
 
-    /// Draws whether a fault of this probability happens; never after `STRUCK` starts.
+    /// Draws whether a fault of probability `share` happens; never after `STRUCK` starts.
     fn happens(&self, share: f64) -> bool {
         let happens = self.starts.get() < STRUCK && self.draw(|rng| rng.random_bool(share));
         self.is_struck.set(self.is_struck.get() || happens);
         happens
     }
 
-    /// Lets faults happen before a process's question: returns whether the question arrives, and
+    /// Lets faults happen before a process's question. Returns whether the question arrives, and
     /// whether its answer does.
     fn strike(&self, process: usize) -> (bool, bool) {
         let way = |rng: &mut SmallRng| Duration::from_micros(rng.random_range(0..=WAY_US));
@@ -269,19 +270,18 @@ impl Ground {
         (!lost, !lost && !self.happens(self.plan.loss))
     }
 
-    /// Loses a memory node with the planned probability, unless one is lost.
+    /// Loses a memory node with the planned probability, unless one is lost already.
     fn lose_memory(&self) {
         let share = self.plan.memory_loss;
-        // Nothing is drawn where no node may be lost, so that seeds from before this fault stay the
-        // same.
+        // No draw without possible losses: seeds older than this fault are unchanged.
         if share > 0.0 && !self.has_lost_memory.get() && self.happens(share) {
             self.has_lost_memory.set(true);
             self.hall.lose(NodeId(self.draw(|rng| rng.random_range(0..MEMORY_NODES))));
         }
     }
 
-    /// Lets time pass for a process that waits for others; ends a long wait while another process
-    /// is starting, which cannot go on before.
+    /// Lets time pass for a waiting process; ends a long wait while another process is starting,
+    /// which is blocked meanwhile.
     fn wait(&self, looks: &Cell<u32>) -> ControlFlow<()> {
         looks.set(looks.get() + 1);
         if self.draw(|rng| rng.random_bool(0.1)) {
@@ -295,7 +295,7 @@ impl Ground {
         }
     }
 
-    /// Starts a node without a process, chosen at random; nothing if there is none.
+    /// Starts a random node without a process, if any.
     fn begin_another(&self) {
         let free = |place: &PlaceState| matches!(place, PlaceState::Free);
         let places = self.places.borrow();
@@ -324,7 +324,7 @@ impl Ground {
                 self.is_cut.set(true);
                 PlaceState::Cut
             }
-            // It will be started again.
+            // The node will be started again.
             Ok(Err(error)) => {
                 let gives_up = match error {
                     ClusterError::Unreachable(_) => self.has_lost_memory.get(),
@@ -368,7 +368,7 @@ impl Ground {
             .lease(Some(LEASE))
     }
 
-    /// Loads the rows or waits until they are there, as a daemon does; then checks that all are.
+    /// Loads the rows or waits for them, as a daemon does; then checks that the rows exist.
     fn await_data(
         &self,
         process: usize,
@@ -391,9 +391,9 @@ impl Ground {
         }
         match rows(&cluster) {
             Ok(ROWS) => Ok(Rc::new(cluster)),
-            // The others may still use the lost memory node: the judge counts again.
+            // The other nodes may still use the lost memory node: the judge counts the rows again.
             Err(ClusterError::Unreachable(_)) if self.has_lost_memory.get() => Ok(Rc::new(cluster)),
-            // The others have expelled it.
+            // The other nodes have expelled this node.
             Err(ClusterError::Unreachable(_)) => Err(ClusterError::Interrupted),
             found => {
                 self.violated(WHOLE, format!("compute node {process} finds {found:?}"));
@@ -409,7 +409,8 @@ impl Ground {
                 self.calm.replace(Some(Calm::begin(&self.places.borrow())));
             }
             if self.places.borrow().iter().all(PlaceState::is_decided) {
-                // Long enough to notice that the others expel a node, which they do within a lease.
+                // Long enough to notice an expulsion by the other nodes, which takes at most a
+                // lease.
                 self.hall.run_for(LEASE * 12);
                 self.end_the_expelled();
                 if self.places.borrow().iter().all(PlaceState::is_decided) {
@@ -422,7 +423,7 @@ impl Ground {
         self.judge();
     }
 
-    /// Frees the nodes that the others have expelled, so that they are started again.
+    /// Frees expelled nodes for another start.
     fn end_the_expelled(&self) {
         let ended: Vec<PlaceState> = self
             .places
@@ -440,7 +441,7 @@ impl PlaceState {
         matches!(self, Self::Starting)
     }
 
-    /// The cluster that the node takes part in; `None` unless it is up.
+    /// The cluster that the node takes part in; `None` unless the node is up.
     fn cluster(&self) -> Option<&Cluster<Hall>> {
         match self {
             Self::Up(cluster) => Some(cluster),
@@ -453,7 +454,7 @@ impl PlaceState {
     }
 }
 
-/// Number of looks of one process, which the engine's callback counts and so must be `Sync`.
+/// Number of checks of one process, counted by the engine's callback and therefore `Sync`.
 #[derive(Default)]
 struct Looks(std::sync::Mutex<u32>);
 

@@ -1,14 +1,14 @@
-//! Memory nodes that are lost in turn: the next one only when the last one is filled.
+//! Memory nodes that are lost in turn: the next node only after the last node has been filled.
 //!
 //! # What it is
-//! The time to fill a memory node that is back cannot be planned: it depends on how much there is
-//! to fill, on other work, and on which messages are lost. So a memory node that is to be lost
-//! after another has come back waits until its rows have a copy elsewhere, and later faults of
-//! memory nodes are delayed by as much. Crashes that have not happened when the storm is over are
-//! dropped, and memory nodes that are away then return; clients may have ended before.
+//! The time to fill a returned memory node cannot be planned: it depends on the amount of data, on
+//! other work, and on lost messages. A later loss of a memory node therefore waits until the node's
+//! rows have a copy elsewhere, and later faults of memory nodes are delayed by the same time.
+//! Crashes that have not happened by the end of the storm are dropped, and absent memory nodes then
+//! return; clients may have ended earlier.
 //!
 //! # What it is not
-//! A way to spare the engine: one that never fills what is back violates
+//! A concession to the engine: an engine that never fills a returned memory node violates
 //! [`crate::properties::losses::FILLED`].
 
 use std::collections::{BTreeSet, VecDeque};
@@ -23,13 +23,13 @@ use crate::scenario::memory_returns;
 
 /// Losses and returns of memory nodes that wait for copies elsewhere.
 pub(crate) struct Turns {
-    /// Faults that are still to happen, with their planned times.
+    /// Faults still to happen, with their planned times.
     due: VecDeque<(Duration, Fault)>,
-    /// Delay of the faults that are due.
+    /// Delay of the remaining faults.
     late: Duration,
     /// End of the storm.
     until: Duration,
-    /// Interval at which a fault that waits is tried again.
+    /// Interval at which a waiting fault is tried again.
     every: Duration,
     replicas: usize,
 }
@@ -43,12 +43,12 @@ impl Turns {
         }
         due.sort_by_key(|(at, _)| *at);
         let (late, until) = (Duration::ZERO, scenario.storm());
-        // A lease; there is one wherever a node crashes.
+        // A lease; every scenario with crashes has leases.
         let every = Duration::from_micros(scenario.cluster.lease_us.max(1));
         Self { due: due.into(), late, until, every, replicas: scenario.cluster.replicas }
     }
 
-    /// The other entries of a schedule, which happen at their planned times.
+    /// Entries of a schedule that do not wait, but happen at their planned times.
     pub(crate) fn others(&self, mut schedule: Vec<Scheduled>) -> Vec<Scheduled> {
         let waits = |one: &Scheduled| {
             let due =
@@ -95,14 +95,14 @@ impl Turns {
             if at + self.late > now || !self.is_spared(cluster, &fault) {
                 return;
             }
-            // The next fault is as many leases behind it as was planned.
+            // The next fault keeps its planned distance in time.
             self.late = now - at;
             self.due.pop_front();
             inject(cluster, fault);
         }
     }
 
-    /// Ends the storm: memory nodes that are away return, and no other is lost.
+    /// Ends the storm: absent memory nodes return, and no other is lost.
     fn end(&mut self, cluster: &Cluster<SimMachines>) {
         let mut there = BTreeSet::new();
         for (_, fault) in std::mem::take(&mut self.due) {
@@ -126,7 +126,7 @@ fn inject(cluster: &Cluster<SimMachines>, fault: Fault) {
     cluster.machines().world().inject(fault).expect("the scenario names nodes that there are");
 }
 
-/// Whether each replica group of a memory node has another member that serves.
+/// Whether each replica group of a memory node has a different member that serves.
 fn has_copies_elsewhere(nodes: &[MemoryStanding], replicas: usize, node: NodeId) -> bool {
     let place = usize::from(node.0);
     (0..nodes.len()).all(|group| {

@@ -29,7 +29,7 @@ const LOOKS: u32 = 24;
 /// every 20 ms.
 const RETURNING: Duration = Duration::from_millis(100);
 
-/// Cluster with the faults of a scenario that need its API, and with inspections.
+/// Cluster with inspections, and with the faults of a scenario that need the cluster's API.
 pub(crate) struct Watched {
     cluster: Embedded<SimMachines>,
     patience: Patience,
@@ -54,7 +54,7 @@ struct Mover {
     /// Time since the clients began after which no more moves are ordered.
     until: Duration,
     rng: SmallRng,
-    /// Orders that are being carried out.
+    /// Orders in progress.
     moving: Vec<Moving>,
     outcome: Moves,
 }
@@ -62,7 +62,7 @@ struct Mover {
 impl Mover {
     fn new(scenario: &Scenario, seed: u64) -> Self {
         let every = Duration::from_micros(scenario.cluster.moves_us);
-        // A stream of its own, so that the others of this seed stay as they are.
+        // A separate random stream; the other streams of the seed are unchanged.
         let rng = SmallRng::seed_from_u64(seed ^ 0x04A8_D0FE);
         Self { every, until: scenario.storm(), rng, moving: Vec::new(), outcome: Moves::default() }
     }
@@ -82,7 +82,7 @@ impl Mover {
         }
     }
 
-    /// Removes finished orders, and counts those that failed.
+    /// Removes finished orders, and counts the failed orders.
     fn count(&mut self) {
         let outcome = &mut self.outcome;
         self.moving.retain(|moving| match moving.outcome() {
@@ -96,7 +96,7 @@ impl Mover {
 }
 
 impl Watched {
-    /// Prepares inspections and faults for a cluster that clients will run on.
+    /// Prepares inspections and faults for a cluster that clients will use.
     pub(crate) fn new(cluster: Embedded<SimMachines>, scenario: &Scenario, seed: u64) -> Self {
         let span = scenario.storm() + scenario.calm();
         let interval = (span / LOOKS).max(Duration::from_micros(1));
@@ -120,13 +120,13 @@ impl Watched {
         }
     }
 
-    /// Outcomes of moves, whether ordered here or by balancing.
+    /// Outcomes of moves, ordered here or by balancing.
     pub(crate) fn moves(&self) -> Moves {
         let moved = self.cluster.cluster().move_counters();
         Moves { done: moved.shards, stragglers: moved.stragglers, ..self.mover.outcome }
     }
 
-    /// Number of snapshots that were written into files.
+    /// Number of snapshots written into files.
     pub(crate) fn copies(&self) -> u64 {
         self.copies.taken
     }
@@ -136,12 +136,12 @@ impl Watched {
         self.cluster.cluster().tables_cleared()
     }
 
-    /// Number of transactions that were ended because their time was up.
+    /// Number of transactions ended because their time was up.
     pub(crate) fn overdue(&self) -> u64 {
         self.endless.ended()
     }
 
-    /// A dropped table that has memory still, after time to give it back.
+    /// A dropped table that still has memory, after time to give it back.
     fn left_of_drops(&mut self) -> Option<Violation> {
         self.at_last(|watched| watched.drops.left(watched.cluster.cluster()))
     }
@@ -166,18 +166,18 @@ impl Watched {
         self.returns.done
     }
 
-    /// A compute node that was restarted and takes no part, after time to return.
+    /// A compute node that was restarted and does not take part, after time to return.
     pub(crate) fn missing(&mut self) -> Option<Violation> {
         self.at_last(|watched| watched.returns.violations(watched.cluster.cluster()))
     }
 
-    /// A memory node that came back and is not used, after time to be filled.
+    /// A memory node that came back and is not in use, after time to be filled.
     pub(crate) fn unfilled(&mut self, scenario: &Scenario) -> Option<Violation> {
         self.at_last(|watched| losses::unfilled(scenario, &watched.memory().ok()?))
     }
 
     /// Violation that remains after [`RETURNING`]: clients may have ended before lost messages were
-    /// sent again.
+    /// repeated.
     fn at_last(&mut self, violated: impl Fn(&Self) -> Option<Violation>) -> Option<Violation> {
         let mut waited = Duration::ZERO;
         loop {
@@ -190,8 +190,8 @@ impl Watched {
         }
     }
 
-    /// Injects the faults of memory nodes that are left: clients may have ended before, with the
-    /// nodes that served them.
+    /// Injects the remaining faults of memory nodes: clients may have ended earlier, with the nodes
+    /// that served them.
     fn end_storm(&mut self) {
         let cluster = self.cluster.cluster();
         while self.turns.are_due() && self.turns.run_for(cluster, self.interval) {
@@ -282,8 +282,7 @@ impl Wrapper for Watched {
             self.look()?;
             (looks, since) = (looks + 1, Duration::ZERO);
             if looks >= LOOKS {
-                // The clients should have ended; a client that waits for a clock may take very
-                // long.
+                // The clients should have ended; a client waiting for a clock may take very long.
                 self.interval *= 2;
             }
         }
@@ -292,11 +291,11 @@ impl Wrapper for Watched {
         let writers = self.drops.end();
         self.cluster.outcomes(writers)?;
         self.found.extend(self.drops.wrong_row());
-        // Locks of an endless one that were lost would be found by the audit.
+        // Locks of an endless transaction that were lost would be found by the audit.
         let running = self.at_last(|watched| watched.endless.left());
         self.found.extend(running);
         self.endless.note_ended(self.cluster.cluster());
-        // Not in the middle of an audit.
+        // Dropped tables must not be cleared in the middle of an audit.
         let left = self.left_of_drops();
         self.found.extend(left);
         let cluster = self.cluster.cluster();

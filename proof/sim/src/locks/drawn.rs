@@ -17,17 +17,17 @@ use rand::rngs::SmallRng;
 
 use super::{LockScenario, MASKED, PROFILE, WordsScenario, kept};
 
-/// Stream of the randomness that draws scenarios.
+/// Random stream that draws scenarios.
 const STREAM: u64 = 0x10C5;
 
-/// Stream that draws whether, and how, the clients of a node share its locks: one of its own, so
-/// that all else of a seed stays as it is.
+/// Random stream that draws whether, and how, the clients of a node share its locks: a separate
+/// stream, so that the rest of a seed is unchanged.
 const SHARING: u64 = 0x5AA2;
 
-/// Stream that draws what the locks are in, or kept by.
+/// Random stream that draws the place of the locks: words, or a keeper.
 const PLACE: u64 = 0x91ACE;
 
-/// The scenario of a seed, of these locks or of any that can be had so.
+/// The scenario of a seed, of the given lock or of any lock that is valid for `recovery`.
 pub fn drawn(seed: u64, lock: Option<LockName>, recovery: Recovery) -> LockScenario {
     let words = |kind| LockScenario::Words(words(seed, kind, recovery));
     let kept = |kept| LockScenario::Kept(kept::drawn(seed, kept, recovery));
@@ -46,7 +46,7 @@ pub fn drawn(seed: u64, lock: Option<LockName>, recovery: Recovery) -> LockScena
     }
 }
 
-/// The scenario of a seed, of this lock system or of any that can be had so.
+/// The scenario of a seed, of the given lock system or of any system that is valid for `recovery`.
 fn words(seed: u64, kind: Option<Kind>, recovery: Recovery) -> WordsScenario {
     let rng = &mut Env::real(seed).rng(STREAM);
     let kinds = Kind::ALL.into_iter().filter(|kind| kind.check(recovery).is_ok());
@@ -63,7 +63,7 @@ fn words(seed: u64, kind: Option<Kind>, recovery: Recovery) -> WordsScenario {
     let (mut settings, faults) = (settings(choice, rng), faults(rng));
     if choice.kind == Kind::Declock {
         choice.entries = entries(&settings, &faults, rng);
-        // A notice that is lost costs milliseconds, and a fifth of them may be.
+        // A lost notice costs milliseconds, and up to a fifth of the notices may be lost.
         settings.limit *= 10;
         if settings.first_word != 0 {
             settings.first_word = nearly_used_up(choice, 8);
@@ -79,7 +79,7 @@ fn words(seed: u64, kind: Option<Kind>, recovery: Recovery) -> WordsScenario {
     WordsScenario { choice, settings, faults, profile }.with(recovery)
 }
 
-/// The way in which the clients of a node share its locks: in a third of the seeds.
+/// Policy by which the clients of a node share its locks: in a third of the seeds.
 fn policy(seed: u64, choice: Choice) -> Option<Policy> {
     let rng = &mut Env::real(seed).rng(SHARING);
     let drawn = Policy::ALL[rng.random_range(0..Policy::ALL.len())];
@@ -94,8 +94,8 @@ fn policy(seed: u64, choice: Choice) -> Option<Policy> {
 fn without_faults(choice: Choice, settings: Settings) -> (Choice, Settings, Faults) {
     let settings = Settings { is_calm: true, ..settings };
     match choice.kind {
-        // Each lease is waited for, so that few fit into a trial. Without back-off a writer would
-        // try in each round trip.
+        // Clients wait for each lease to end, so few leases fit into a trial. Without back-off a
+        // writer would try in each round trip.
         Kind::Drtm => {
             let (clients, rounds) = (settings.clients.min(2), settings.rounds.min(20));
             let settings = Settings { clients, rounds, terms: 1, ..settings };
@@ -129,13 +129,13 @@ fn settings(choice: Choice, rng: &mut SmallRng) -> Settings {
         think: Duration::from_micros(rng.random_range(1..30)),
         terms,
         first_word: if rng.random_bool(0.3) { nearly_used_up(choice, 8) } else { 0 },
-        // The last one only audits.
+        // The last node only audits.
         ..Settings::small(NodeId(0), (1..=nodes + 1).map(NodeId).collect())
     }
 }
 
-/// Entries of a queue that often runs over, or seldom: its header has room for what all may add to
-/// it in one generation, also nodes that return.
+/// Entries of a queue that overflows often, or seldom. The queue's header has room for all requests
+/// of one generation, including requests of nodes that return.
 fn entries(settings: &Settings, faults: &Faults, rng: &mut SmallRng) -> u32 {
     let returns = if faults.returns { faults.crashes } else { 0 };
     let lives = settings.nodes.len() as u32 + returns;
@@ -145,7 +145,8 @@ fn entries(settings: &Settings, faults: &Faults, rng: &mut SmallRng) -> u32 {
     least << rng.random_range(0..=2)
 }
 
-/// A free lock with counters that are used up, or wrap, after `left`; zero for systems without.
+/// A free lock with counters that are used up, or wrap, after `left` requests; zero for systems
+/// without counters.
 pub(super) fn nearly_used_up(choice: Choice, left: u32) -> u64 {
     match choice.kind {
         Kind::Cas | Kind::CasRw | Kind::Mcs | Kind::Drtm | Kind::Ncosed => 0,

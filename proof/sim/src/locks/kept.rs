@@ -1,4 +1,4 @@
-//! Scenarios drawn from a seed, of locks that a switch, servers or a Redis keep.
+//! Scenarios drawn from a seed, of locks kept by a switch, servers or a Redis.
 
 use std::time::Duration;
 
@@ -14,19 +14,20 @@ use rand::rngs::SmallRng;
 
 use super::drawn::share;
 
-/// Stream of the randomness that draws scenarios.
+/// Random stream that draws scenarios.
 const STREAM: u64 = 0x5E17;
-/// Stream of the randomness that draws their racks.
+/// Random stream that draws the number of racks.
 const RACKS_STREAM: u64 = 0x5E18;
 
-/// All that can be had so, those of a switch more than once: most can happen to them.
+/// Valid lock services for `recovery`. Services of a switch appear more than once: they have the
+/// most possible faults.
 pub(super) fn offered(recovery: Recovery) -> Vec<Kept> {
     let switched = [Kept::FissLock, Kept::FissLock].into_iter().chain(Kept::SWITCHED);
     let all = switched.chain(Kept::ALL).chain([Kept::RedLock]);
     all.filter(|kept| LockName::Kept(*kept).check(recovery).is_ok()).collect()
 }
 
-/// The scenario of a seed, of this keeper.
+/// The scenario of a seed, with the keeper `kept`.
 pub(super) fn drawn(seed: u64, kept: Kept, recovery: Recovery) -> KeptTrial {
     let rng = &mut Env::real(seed).rng(STREAM);
     let trial = KeptTrial::of(kept);
@@ -40,7 +41,7 @@ pub(super) fn drawn(seed: u64, kept: Kept, recovery: Recovery) -> KeptTrial {
     KeptTrial { preference, rules, plan, faults, ..trial }
 }
 
-/// Number of racks: at most two, as there may be two machines.
+/// Number of racks: at most two, as there may be only two machines.
 fn racks(seed: u64, kept: Kept) -> u16 {
     let is_split = kept.is_switched() && Env::real(seed).rng(RACKS_STREAM).random_bool(0.4);
     1 + u16::from(is_split)
@@ -91,7 +92,7 @@ fn faults(kept: Kept, rng: &mut SmallRng) -> KeptFaults {
     }
 }
 
-/// Messages are lost, doubled, late and overtaken.
+/// Rates of lost, duplicated, late and overtaken messages.
 fn rates(rng: &mut SmallRng) -> Rates {
     Rates {
         message_loss: share(0.25, rng),

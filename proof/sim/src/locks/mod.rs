@@ -1,5 +1,5 @@
 //! Lock systems on virtual time, without an engine: trials with faults, drawn from a seed or named
-//! after the hole of a published system that they show.
+//! after a flaw of a published system.
 
 mod drawn;
 mod kept;
@@ -25,15 +25,15 @@ pub use named::{Named, all, find};
 
 /// Profile of the simulated cards, without masked atomics.
 const PROFILE: &str = "cx3-56g";
-/// One with them, also on 16 bytes.
+/// Profile with masked atomics, also on 16 bytes.
 const MASKED: &str = "ideal";
 
 /// A trial of locks with its faults.
 #[derive(Clone, Debug)]
 pub enum LockScenario {
-    /// Of a lock system in words of a memory node.
+    /// Trial of a lock system in words of a memory node.
     Words(WordsScenario),
-    /// Of locks that a switch, servers or a Redis keep.
+    /// Trial of locks kept by a switch, servers or a Redis.
     Kept(KeptTrial),
 }
 
@@ -49,7 +49,7 @@ impl LockScenario {
     /// Runs the scenario with a seed. A panic of a core is a violation.
     ///
     /// # Errors
-    /// [`TrialError`], if its settings make no sense.
+    /// [`TrialError`], if the scenario's settings make no sense.
     pub fn run(&self, seed: u64) -> Result<Judgement, TrialError> {
         let tried = catch_unwind(AssertUnwindSafe(|| match self {
             Self::Words(words) => words.run(seed),
@@ -76,7 +76,7 @@ pub struct WordsScenario {
 }
 
 impl WordsScenario {
-    /// The same with locks as published, or fenced.
+    /// The same scenario with locks as published, or fenced.
     #[must_use]
     pub fn with(mut self, recovery: Recovery) -> Self {
         self.choice.recovery = recovery;

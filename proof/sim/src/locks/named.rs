@@ -1,5 +1,5 @@
-//! Scenarios that show the holes of published systems, one each. With fenced locks, nothing happens
-//! in them.
+//! Scenarios that show the flaws of published systems, a scenario for each flaw. With fenced locks,
+//! no violation occurs.
 
 use std::time::Duration;
 
@@ -20,21 +20,21 @@ use super::named_baselines::NAMED_BASELINES;
 use super::named_kept::NAMED_KEPT;
 use super::{LockScenario, MASKED, PROFILE, WordsScenario};
 
-/// A scenario by its name.
+/// A named scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Named {
     /// Name, as on the command line.
     pub name: &'static str,
-    /// What it shows.
+    /// Description of the behaviour shown.
     pub shows: &'static str,
-    /// Whether locks as published fail in it.
+    /// Whether locks as published fail in the scenario.
     pub published_fail: bool,
-    /// Whether only locks as published do what it shows.
+    /// Whether only locks as published show the behaviour.
     pub published_only: bool,
     pub(super) tried: Tried,
 }
 
-/// What is tried in a named scenario.
+/// Subject of a named scenario.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tried {
     /// A lock system in words of a memory node.
@@ -45,7 +45,7 @@ pub(super) enum Tried {
         settings: fn(Settings) -> Settings,
         faults: fn(Faults) -> Faults,
     },
-    /// Locks that something keeps, with the rules of FissLock as published.
+    /// Locks with a keeper, with the rules of FissLock as published.
     Kept {
         kept: Kept,
         published: Rules,
@@ -55,8 +55,8 @@ pub(super) enum Tried {
 }
 
 impl Named {
-    /// Whether the scenario can be tried so: not with fenced locks if there are none, or if they do
-    /// what it shows.
+    /// Whether the scenario can be run with `recovery`: not with fenced locks if the lock has no
+    /// fenced form, or if the failure belongs to published locks only.
     pub fn is_offered(&self, recovery: Recovery) -> bool {
         let lock = match self.tried {
             Tried::Words { kind, .. } => LockName::Words(kind),
@@ -81,8 +81,8 @@ impl Named {
                 return LockScenario::Kept(KeptTrial { rules, plan, faults, times, ..trial });
             }
         };
-        // With back-off a lock that nobody releases costs little time to wait for.
-        // Writers of ShiftLock often give the lock to the readers.
+        // With back-off, waiting for a lock that no client releases costs little time. Writers of
+        // ShiftLock often give the lock to the readers.
         let choice = Choice { recovery, backs_off: true, threshold: 2, ..Choice::of(kind) };
         let small = Settings::small(NodeId(0), (1..=4).map(NodeId).collect());
         let settings = Settings {
@@ -96,12 +96,12 @@ impl Named {
     }
 }
 
-/// A scenario with these names.
+/// The scenario with the name `name`.
 pub fn find(name: &str) -> Option<&'static Named> {
     all().find(|named| named.name == name)
 }
 
-/// All of them.
+/// All named scenarios.
 pub fn all() -> impl Iterator<Item = &'static Named> {
     NAMED.iter().chain(NAMED_BASELINES).chain(NAMED_KEPT)
 }
@@ -118,13 +118,13 @@ pub(super) fn answers_are_lost(none: Faults) -> Faults {
     none.doubtful()
 }
 
-/// One lock, of which readers and writers take turns.
+/// One lock; readers and writers take turns.
 fn shifting(small: Settings) -> Settings {
     let moment = Duration::from_micros(2);
     Settings { locks: 1, clients: 4, hold: moment, think: moment, ..small }
 }
 
-/// For longer than a reset takes.
+/// Delays messages for longer than a reset takes.
 fn messages_are_late(none: Faults) -> Faults {
     let message_delay_max = Duration::from_millis(1);
     Faults { rates: Rates { message_delay: 0.2, message_delay_max, ..none.rates }, ..none }
@@ -206,7 +206,7 @@ const NAMED: &[Named] = &[
     Named {
         name: "dslr-lost-answer",
         shows: "a ticket whose answer was lost belongs to nobody, and is waited for",
-        // The lease passes it by, after twenty milliseconds.
+        // The lease skips the ticket, after twenty milliseconds.
         published_fail: false,
         published_only: false,
         tried: Tried::Words {
@@ -231,7 +231,7 @@ const NAMED: &[Named] = &[
                 is_calm: true,
                 ..small
             },
-            // A reader that stands still before its turn finds later ones gone.
+            // A reader that pauses before its turn finds later readers gone.
             faults: |none| Faults {
                 pauses: 2,
                 pause: Duration::from_millis(1),
@@ -287,7 +287,7 @@ const NAMED: &[Named] = &[
     Named {
         name: "declock-lost-notice",
         shows: "a notice is lost: who was to have the lock waits until it looks for itself",
-        // Published ones have the lock reset after a while.
+        // Published locks are reset after a while.
         published_fail: false,
         published_only: false,
         tried: Tried::Words {
@@ -493,7 +493,7 @@ const NAMED: &[Named] = &[
             kind: Kind::ShiftLock,
             left: None,
             settings: shifting,
-            // Atomics are late, and none is without an answer.
+            // Atomics are late, but all are answered.
             faults: |none| {
                 let mut faults = none;
                 faults.rates.verb_delay = 0.3;
@@ -575,7 +575,7 @@ const NAMED: &[Named] = &[
     Named {
         name: "shiftlock-resets",
         shows: "the same as mcs-resets, with readers, and with pauses longer than leases",
-        // As published, two hold it in few seeds only.
+        // As published, the lock has two holders in few seeds only.
         published_fail: false,
         published_only: false,
         tried: Tried::Words {

@@ -1,5 +1,5 @@
-//! Named scenarios of the baselines in words of memory nodes that exist as published only: a fault
-//! each that breaks them, which nothing mends.
+//! Named scenarios of baselines in words of memory nodes that exist only as published: each with a
+//! fault that breaks the baseline for good.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use lotus_locksystems::trial::{Faults, Settings};
 
 use super::named::{Named, Tried, answers_are_lost, one_dies, same};
 
-/// Each lease is waited for, so that few fit into a trial.
+/// Clients wait for each lease to end, so few leases fit into a trial.
 fn writers(small: Settings) -> Settings {
     Settings { shared: 0.2, rounds: 20, clients: 2, ..small }
 }
@@ -19,7 +19,7 @@ fn leases(small: Settings) -> Settings {
     Settings { shared: 0.6, rounds: 20, clients: 2, locks: 1, hold, ..small }
 }
 
-/// Locks that are held for most of the time.
+/// Locks that are held most of the time.
 fn long_writers(small: Settings) -> Settings {
     let hold = Duration::from_micros(200);
     Settings { shared: 0.0, rounds: 20, clients: 2, hold, ..small }

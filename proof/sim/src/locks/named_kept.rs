@@ -1,5 +1,5 @@
-//! Named scenarios of locks that a switch, servers or a Redis keep: the holes of FissLock as
-//! published, each alone, and losses that nothing mends.
+//! Named scenarios of locks kept by a switch, servers or a Redis: the flaws of FissLock as
+//! published, a scenario for each, and unrepaired losses.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use lotus_locksystems::trial::keepers::{KeptFaults, Plan};
 
 use super::named::{Named, Tried};
 
-/// Messages are late, and come twice.
+/// Faults that delay and duplicate messages.
 fn late(none: KeptFaults) -> KeptFaults {
     let rates = Rates {
         message_duplication: 0.2,
@@ -22,7 +22,7 @@ fn late(none: KeptFaults) -> KeptFaults {
     KeptFaults { rates, ..none }
 }
 
-/// One lock, of which clients often give up.
+/// One lock; clients often give up.
 fn impatient(small: Plan) -> Plan {
     Plan { locks: 1, hurried: 0.3, dropped: 0.3, shared: 0.2, ..small }
 }

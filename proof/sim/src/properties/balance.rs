@@ -1,4 +1,4 @@
-//! Balancing spreads a load that stays as it is, and then comes to rest.
+//! Balancing spreads a constant load, and then comes to rest.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ pub const SHARED: &str = "no compute node carries far more than its share of a s
 /// Property that shards stop moving.
 pub const RESTS: &str = "shards do not go round in circles while the load is steady";
 
-/// Maximum number of moves of a shard: intervals are short in simulation, and the counts in them
-/// are no more than a sample of the load. Adoptions count too.
+/// Maximum number of moves of a shard: intervals are short in simulation, and their counts are only
+/// a sample of the load. Adoptions count too.
 const MOST_MOVES: u32 = 8;
-/// Maximum commits of a node, relative to the mean of the nodes that commit at all.
+/// Maximum commits of a node, relative to the mean of the nodes with any commits.
 const MOST_ABOVE: f64 = 1.75;
 
-/// The shard that moved most, if more than `MOST_MOVES` times.
+/// The shard with most moves, if more than `MOST_MOVES`.
 pub fn circles(owners: &[ShardStatus]) -> Option<Violation> {
     let moves = |status: &ShardStatus| status.epoch.0.saturating_sub(1);
     let worst = owners.iter().max_by_key(|status| moves(status))?;

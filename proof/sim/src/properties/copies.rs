@@ -1,16 +1,15 @@
-//! Snapshots that are taken into files, and tables that are scanned, while clients run; and what
-//! must be true of each.
+//! Snapshots into files, and table scans, while clients run; with the required properties.
 //!
 //! # What it is
-//! Now and then a random compute node is asked to read all rows into a file, and to scan a random
-//! table. Each file is judged by itself: the nodes of an ordered table are a tree, and rows of
-//! [`Pairs`](crate::scenario::pairs::Pairs) and [`Bins`](crate::scenario::bins::Bins) are as every
-//! transaction sees them. Of the errors only those are no violations for which there is a reason:
-//! versions that were overwritten, a table that was dropped, and, where the scenario has faults, a
-//! compute node that died, data that is out of reach, and nodes that do not answer.
+//! At an interval a random compute node reads all rows into a file, and a random table is scanned.
+//! A file is judged by itself: the nodes of an ordered table are a tree, and rows of
+//! [`Pairs`](crate::scenario::pairs::Pairs) and [`Bins`](crate::scenario::bins::Bins) satisfy the
+//! limits that every transaction sees. Only errors with a known reason are allowed: overwritten
+//! versions, a dropped table, and, where the scenario has faults, a dead compute node, data out of
+//! reach, and nodes that do not answer.
 //!
 //! # What it is not
-//! Part of the history: rows in a file bear no version.
+//! Part of the history: rows in a file have no version.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,14 +27,15 @@ use crate::scenario::bins;
 use crate::scenario::format::Scenario;
 use crate::verdict::Violation;
 
-/// Property that all rows of a snapshot file existed at one time, whichever transactions ran.
+/// Property that the rows of a snapshot file existed at the same time, despite concurrent
+/// transactions.
 pub const OF_ONE_TIME: &str = "a snapshot file shows all rows as they were at one time";
-/// Property that snapshots and scans fail for the reasons above only.
+/// Property that snapshots and scans fail only for the reasons above.
 pub const FAIL_WITH_REASON: &str = "snapshots and scans fail for a reason";
-/// More pieces than the rows of these clusters come in.
+/// More pieces than the rows of these clusters form.
 const PIECES: usize = 1 << 16;
 
-/// Takes snapshots at an interval, one at a time, scans beside them, and checks both.
+/// Takes snapshots at an interval, one at a time, with scans beside them, and checks both.
 pub(crate) struct Copies {
     /// Interval between snapshots; zero for never.
     every: Duration,
@@ -45,11 +45,11 @@ pub(crate) struct Copies {
     is_disturbed: bool,
     under_way: Option<Copying>,
     scanning: Option<Scanning>,
-    /// Number of snapshots that were written.
+    /// Number of snapshots written.
     pub(crate) taken: u64,
 }
 
-/// Scan of a table that is under way.
+/// Scan in progress.
 struct Scanning {
     name: String,
     is_ordered: bool,
@@ -59,7 +59,7 @@ struct Scanning {
 impl Copies {
     pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
         let every = Duration::from_micros(scenario.cluster.snapshots_us);
-        // A stream of its own, so that the others of this seed stay as they are.
+        // A separate random stream; the other streams of the seed are unchanged.
         let rng = SmallRng::seed_from_u64(seed ^ 0x5AFE_C091);
         let is_calm = scenario.schedule.is_empty() && scenario.strikes.is_empty();
         let is_disturbed = !is_calm || scenario.rates != Rates::default();
@@ -72,8 +72,8 @@ impl Copies {
         if self.every.is_zero() { interval } else { self.every.min(interval) }
     }
 
-    /// Takes note that time has `passed`, judges what has finished, or begins another. Returns what
-    /// is wrong with the finished ones.
+    /// Advances time by `passed`: judges finished snapshots and scans, or begins new ones. Returns
+    /// the violations.
     pub(crate) fn look(
         &mut self,
         cluster: &Cluster<SimMachines>,
@@ -170,7 +170,7 @@ async fn scan(session: &mut lotus::Session, table: TableId) -> Result<Vec<ScanRo
     Ok(rows)
 }
 
-/// Whether a snapshot may fail so.
+/// Whether a snapshot may fail with this error.
 fn may_fail(error: &SnapshotError, is_disturbed: bool) -> bool {
     match error {
         SnapshotError::TooOld | SnapshotError::Dropped => true,
@@ -180,7 +180,7 @@ fn may_fail(error: &SnapshotError, is_disturbed: bool) -> bool {
     }
 }
 
-/// Whether a scan may fail so.
+/// Whether a scan may fail with this error.
 fn scan_may_fail(error: &ScanError, is_disturbed: bool) -> bool {
     match error {
         ScanError::SnapshotTooOld | ScanError::UnknownTable(_) => true,

@@ -1,4 +1,4 @@
-//! Of two compute nodes that do not reach each other, one gives way.
+//! Of two compute nodes without a path between them, one gives way.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use lotus_fabric::sim::{Fault, When};
 use crate::scenario::format::Scenario;
 use crate::verdict::Violation;
 
-/// Property that a path between compute nodes is not waited for.
+/// Property that compute nodes do not wait for a cut path between them.
 pub const GAVE_WAY: &str = "of two compute nodes that do not reach each other one gives way";
 
-/// Leases within which it is decided: one to notice, one to be sure, some for faults beside it.
+/// Leases until the decision: one to notice the cut, one to be sure, the rest for concurrent
+/// faults.
 const LEASES: u32 = 8;
 
-/// Two compute nodes that both take part, by the place of each, although a path between them was
-/// cut for long.
+/// Two compute nodes that both take part, by place, despite a long cut of a path between them.
 pub fn violations(scenario: &Scenario, takes_part: impl Fn(usize) -> bool) -> Option<Violation> {
     let first = scenario.first_compute_node().0;
     let place = |node: NodeId| usize::from(node.0 - first);
@@ -26,8 +26,7 @@ pub fn violations(scenario: &Scenario, takes_part: impl Fn(usize) -> bool) -> Op
         .then(|| Violation { property: GAVE_WAY.to_owned(), detail: detail() })
 }
 
-/// A path that is cut for long between two compute nodes that send on it, where nothing else
-/// happens.
+/// A long cut of a path used by two compute nodes, in a scenario without other faults.
 fn long_cut(scenario: &Scenario) -> Option<(NodeId, NodeId)> {
     let cluster = &scenario.cluster;
     let sends = cluster.locks == Locks::Lotus && scenario.load.routing == Routing::Random;

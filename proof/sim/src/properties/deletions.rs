@@ -1,4 +1,4 @@
-//! Deletions in full memory take no memory, and inserts can use what they free.
+//! Deletions in full memory take no memory, and inserts can use the freed memory.
 
 use lotus_benchmarks::AbortReason;
 use lotus_benchmarks::history::{Access, History, Operation, Status};
@@ -13,11 +13,12 @@ pub const DELETIONS: &str = "no deletion fails for want of memory";
 pub const ROOM: &str = "inserts find the room that deletions leave";
 
 /// Number of deletions, beyond the slots that compute nodes keep back for updates, after which an
-/// insert must have found room. A judgement: slots that were given back and have not reached a
-/// coordinator that inserts are a few for each coordinator.
+/// insert must have found room. A judgement: each coordinator may have a few returned slots that
+/// have not reached an inserting coordinator.
 const MORE: u64 = 24;
 
-/// Violation if a transaction that only deletes (`names` has all) failed for want of memory.
+/// Violation if a transaction that only deletes failed for want of memory. `names` has the names of
+/// all transactions.
 pub fn violations(names: &[&str], tally: &Tally) -> Option<Violation> {
     let counts = names.iter().position(|name| *name == LEAVES)?;
     let failed = tally.by_transaction[counts].aborted[AbortReason::MemoryFull.index()];
@@ -28,8 +29,8 @@ pub fn violations(names: &[&str], tally: &Tally) -> Option<Violation> {
 }
 
 /// Violation if no insert commits after `healed_ns`, on the clients' clock, though more rows are
-/// deleted than all compute nodes together keep slots back for updates; in a run that has filled
-/// memory.
+/// deleted than all compute nodes together keep slots back for updates; only in a run that has
+/// filled memory.
 pub fn without_room(
     history: &History,
     tally: &Tally,

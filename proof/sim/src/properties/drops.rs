@@ -1,19 +1,19 @@
-//! Tables that are made, written and dropped while clients run, and what must be true of them.
+//! Tables that are created, written and dropped while clients run, and the properties that must
+//! hold of them.
 //!
 //! # What it is
-//! Beside the clients, one job of every coordinator inserts, changes and deletes rows of a further
-//! table. At an interval that table is dropped while they do, and another one is made, which gets
-//! its memory. Every value names its table and row: no row of another table is ever seen. Whatever
-//! else the memory of a dropped table gets, by a late write or a late clearing, the checks on the
-//! clients' own tables notice.
+//! Beside the clients, one job of every coordinator inserts, changes and deletes rows of an extra
+//! table. At an interval the table is dropped meanwhile, and another table is created, which gets
+//! its memory. Every value names its table and row: no row of another table may ever be seen. If
+//! the memory of a dropped table goes elsewhere, the checks on the clients' own tables notice a
+//! late write or a late clearing.
 //!
 //! Where memory is scarce, one table in four has an index of up to [`MOST_SLABS`] slabs in each
-//! group. Often it does not fit, at times in some groups only; if it does, it leaves the clients no
-//! room for as long as it is there. Either way inserts must find room again in the end
-//! ([`super::deletions`]).
+//! group. Often the index does not fit, at times in some groups only; an index that fits leaves the
+//! clients no room. Either way inserts must find room again at the end ([`super::deletions`]).
 //!
 //! # What it is not
-//! Part of the history: these tables are not the workload's.
+//! Part of the history: these tables do not belong to the workload.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,22 +30,22 @@ use rand::{Rng, SeedableRng};
 use crate::scenario::format::{Scenario, Topology};
 use crate::verdict::Violation;
 
-/// Property that a table shows its own rows only.
+/// Property that a table shows only its own rows.
 pub const OWN_ROWS: &str = "a table shows no row of a table that was dropped";
 /// Property that drops come to an end.
 pub const GIVEN_BACK: &str = "the memory of dropped tables is given back";
 
-/// Rows of a table: all coordinators write the same few.
+/// Rows of a table: few, written by all coordinators.
 const ROWS: u64 = 48;
 const VALUE_BYTES: usize = 1200;
-/// Most transactions of a writer in a storm, so that long ones end as well.
+/// Maximum transactions of a writer in a storm, so that long storms end as well.
 const MOST_WRITES: u32 = 500;
-/// Most slabs in each group that the index of a large table takes.
+/// Maximum slabs in each group for the index of a large table.
 const MOST_SLABS: u64 = 4;
-/// About as many bytes of an index for each row.
+/// Approximate bytes of an index for each row.
 const INDEX_BYTES_PER_ROW: u64 = 64;
 
-/// Makes and drops tables at an interval.
+/// Creates and drops tables at an interval.
 pub(crate) struct Drops {
     /// Interval between drops; zero for never.
     every: Duration,
@@ -53,11 +53,11 @@ pub(crate) struct Drops {
     seed: u64,
     /// Pause of a writer after each transaction.
     pace: Duration,
-    /// Groups of memory nodes, if some tables are to be large.
+    /// Number of replica groups, if some tables are to be large.
     scarce: Option<u64>,
     /// Random numbers for large tables.
     rng: SmallRng,
-    /// Number of tables made, or that did not fit.
+    /// Number of tables created, or that did not fit.
     made: u32,
     /// Name of the table in use.
     name: Option<String>,
@@ -65,13 +65,13 @@ pub(crate) struct Drops {
     jobs: Vec<Submitted<()>>,
 }
 
-/// State that the jobs of all coordinators share.
+/// State shared by the jobs of all coordinators.
 #[derive(Default)]
 struct Writers {
-    /// Number of the table in use, and one more; 0 for none.
+    /// Number of the table in use, plus one; 0 for none.
     table: AtomicU32,
     over: AtomicBool,
-    /// First row that was wrong.
+    /// First wrong row.
     wrong: Mutex<Option<String>>,
 }
 
@@ -98,7 +98,7 @@ impl Drops {
         if self.every.is_zero() { interval } else { self.every.min(interval) }
     }
 
-    /// Starts the jobs of these compute nodes.
+    /// Starts the jobs of the given compute nodes.
     pub(crate) fn start(&mut self, cluster: &Cluster<SimMachines>, nodes: impl Fn(usize) -> bool) {
         if self.every.is_zero() {
             return;
@@ -115,7 +115,7 @@ impl Drops {
         }
     }
 
-    /// Takes note that time has `passed`: drops the table in use, or makes another one.
+    /// Advances time by `passed`: drops the table in use, or creates another.
     pub(crate) fn look(&mut self, cluster: &Cluster<SimMachines>, passed: Duration) {
         self.since += passed;
         if self.every.is_zero() || self.since < self.every {
@@ -123,12 +123,12 @@ impl Drops {
         }
         self.since = Duration::ZERO;
         if let Some(name) = self.name.take() {
-            // Writers go on until they find out.
+            // Writers continue until they notice the drop.
             let dropped = cluster.begin_to_drop(&name, Duration::ZERO);
             self.name = dropped.is_err().then_some(name);
             return;
         }
-        // One in three is made while another one is being dropped.
+        // One table in three is created while another is being dropped.
         if cluster.dropped_table().is_some() && !self.made.is_multiple_of(3) {
             return;
         }
@@ -140,9 +140,9 @@ impl Drops {
                 self.writers.table.store(u32::from(table.0) + 1, Ordering::Relaxed);
                 (self.made, self.name) = (self.made + 1, Some(name));
             }
-            // The next one may be smaller.
+            // The next table may be smaller.
             Err(ClusterError::OutOfMemory { .. }) => self.made += 1,
-            // Nodes are lost, or the last one's memory is not given back.
+            // Nodes are lost, or the last table's memory has not been given back.
             Err(_) => {}
         }
     }
@@ -164,7 +164,7 @@ impl Drops {
         std::mem::take(&mut self.jobs)
     }
 
-    /// A row that was wrong.
+    /// A row with a wrong value.
     pub(crate) fn wrong_row(&self) -> Option<Violation> {
         let wrong = self.writers.wrong.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         Some(Violation { property: OWN_ROWS.to_owned(), detail: wrong })
@@ -199,7 +199,7 @@ async fn write(mut session: Session, writers: &Writers, mut rng: SmallRng, pace:
                 attempts += 1;
                 session.back_off(attempts).await;
             }
-            // The table is dropped, or there is no memory.
+            // The table is dropped, or no memory is left.
             Err(_) => {}
         }
         view.sleep_until(view.now().after(pace)).await;

@@ -1,5 +1,5 @@
 //! Every committed transaction is durable: a row's last version has the last commit timestamp of
-//! all commits that were reported, or is from an attempt with an unknown outcome.
+//! all reported commits, or is from an attempt with an unknown outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,11 +18,11 @@ pub const DURABLE: &str = "what was reported as committed is there";
 struct Row {
     /// Last reported change: commit timestamp, writer, whether it is a deletion.
     last: Option<(u64, TxnId, bool)>,
-    /// Attempts with an unknown outcome that may have changed it as well.
+    /// Attempts with an unknown outcome that may have changed the row as well.
     unknown: BTreeSet<TxnId>,
 }
 
-/// Compares the rows in memory with the commits that were reported.
+/// Compares the rows in memory with the reported commits.
 ///
 /// # Errors
 /// If the data cannot be read.
@@ -71,14 +71,15 @@ fn expected(history: &History) -> BTreeMap<(TableId, PrimaryKey), Row> {
 }
 
 impl Row {
-    /// Difference between the row and its writer as found: `None` for no row, `Some(None)` for a
-    /// row that is as it was loaded. `None` if they agree.
+    /// Difference between the expected row and the row found: `found` is `None` without a row,
+    /// `Some(None)` for a row as loaded, or else names the writer. Returns `None` if both agree.
     fn complaint(&self, found: Option<Option<TxnId>>) -> Option<String> {
         let right = match (self.last, found) {
             (_, Some(Some(writer))) if self.unknown.contains(&writer) => true,
             (Some((_, writer, false)), Some(Some(found))) => writer == found,
             (Some((_, _, true)), None) => true,
-            // A deleted row names no writer, so any attempt that may have deleted it will do.
+            // A deleted row has no writer; any possible deletion with an unknown outcome is
+            // accepted.
             (Some(_), None) => !self.unknown.is_empty(),
             (Some(_), Some(_)) => false,
             (None, Some(Some(_))) => false,

@@ -1,13 +1,13 @@
-//! Transactions that do not come to an end, beside the clients, and what must be true of them.
+//! Endless transactions beside the clients, and their required properties.
 //!
 //! # What it is
-//! At an interval one more transaction begins on some compute node. Its body awaits what never
-//! comes: at once, after it has read a row of the clients', or after it has locked one. It has a
-//! time limit, and ends by it, or by what strikes its node before; then the next one gets its slot,
-//! and clients get its lock.
+//! At an interval one more transaction begins on some compute node. The body awaits a future that
+//! never completes: at once, after reading a row of the clients, or after locking such a row. The
+//! transaction has a time limit, and ends at the limit, or earlier by a fault of its node; then the
+//! next transaction gets the slot, and clients get the lock.
 //!
 //! # What it is not
-//! Code that holds up its thread: no time passes meanwhile in a simulated world.
+//! Code that blocks a thread: no time passes meanwhile in a simulated world.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -24,12 +24,12 @@ use crate::verdict::Violation;
 /// Property that a transaction is ended when its body does not end.
 pub const IN_TIME: &str = "a transaction ends when its time is up";
 
-/// Clients' rows that bodies take: few, so that they meet clients and one another.
+/// Clients' rows that bodies access: few, so that bodies conflict with clients and with each other.
 const ROWS: u64 = 8;
 /// Shortest time limit.
 const SHORTEST: Duration = Duration::from_micros(20);
 
-/// What a body has done when it ceases to come back.
+/// Action of a body before it blocks forever.
 #[derive(Clone, Copy)]
 enum Deed {
     Nothing,
@@ -37,7 +37,7 @@ enum Deed {
     Locks,
 }
 
-/// Begins transactions that do not end by themselves, at an interval.
+/// Begins endless transactions at an interval.
 pub(crate) struct Endless {
     /// Interval; zero for never.
     every: Duration,
@@ -45,7 +45,7 @@ pub(crate) struct Endless {
     longest: Duration,
     rng: SmallRng,
     running: Vec<Submitted<Committed<Infallible>>>,
-    /// Number of transactions that ended because their time was up.
+    /// Number of transactions ended at their time limit.
     ended: u64,
 }
 
@@ -54,22 +54,23 @@ impl Endless {
         Self {
             every: Duration::from_micros(scenario.cluster.endless_us),
             since: Duration::ZERO,
-            // Also one that begins at the end of the storm ends long before the clients do.
+            // A transaction that begins at the end of the storm also ends long before the clients
+            // do.
             longest: (scenario.storm() / 4).min(scenario.calm() / 2).max(2 * SHORTEST),
-            // A stream of its own, so that the others of this seed stay as they are.
+            // A separate random stream; the other streams of the seed are unchanged.
             rng: SmallRng::seed_from_u64(seed ^ 0xE2D1_E550),
             running: Vec::new(),
             ended: 0,
         }
     }
 
-    /// Time until the next one begins, at most `interval`.
+    /// Time until the next transaction begins, at most `interval`.
     pub(crate) fn pause(&self, interval: Duration) -> Duration {
         if self.every.is_zero() { interval } else { self.every.min(interval) }
     }
 
-    /// Takes note that time has `passed`: begins another one, if fewer run than there are
-    /// coordinators, each of which has one slot for it.
+    /// Advances time by `passed`: begins another transaction if fewer are running than there are
+    /// coordinators. A coordinator has one slot for endless transactions.
     pub(crate) fn look(&mut self, cluster: &Cluster<SimMachines>, passed: Duration) {
         self.since += passed;
         if self.every.is_zero() || self.since < self.every {
@@ -89,7 +90,8 @@ impl Endless {
         self.running.extend(cluster.run_with(options, body));
     }
 
-    /// Removes the ones that have ended, and counts the ones that ended because their time was up.
+    /// Removes finished transactions, and counts the transactions that ended because their time was
+    /// up.
     pub(crate) fn note_ended(&mut self, cluster: &Cluster<SimMachines>) {
         let (ended, running) =
             std::mem::take(&mut self.running).into_iter().partition(Submitted::is_finished);
@@ -101,12 +103,12 @@ impl Endless {
         }
     }
 
-    /// Number of transactions so far that ended because their time was up.
+    /// Number of transactions ended at their time limit so far.
     pub(crate) fn ended(&self) -> u64 {
         self.ended
     }
 
-    /// Transactions that have not ended.
+    /// Violation if some transactions have not ended.
     pub(crate) fn left(&self) -> Option<Violation> {
         let left = self.running.iter().filter(|one| !one.is_finished()).count();
         let detail = format!("{left} have not");
@@ -114,7 +116,7 @@ impl Endless {
     }
 }
 
-/// Takes a row, and does not come back.
+/// Accesses a row, and never returns.
 async fn never_end(txn: &mut Transaction, deed: Deed, row: u64) -> Result<Infallible, TxnError> {
     let table = TableId(0);
     let taken = match deed {
@@ -122,7 +124,7 @@ async fn never_end(txn: &mut Transaction, deed: Deed, row: u64) -> Result<Infall
         Deed::Reads => txn.add_ro(table, row),
         Deed::Locks => txn.add_rw(table, row),
     };
-    // The first table of some workloads is an ordered one.
+    // The first table of some workloads is an ordered table.
     if taken.is_ok() {
         txn.execute().await?;
     }

@@ -6,10 +6,10 @@ use lotus_checker::{Options, RealTime, check};
 
 use crate::verdict::Violation;
 
-/// Property of a history that the checker can read: every attempt has an id of its own.
+/// Property of a history that the checker can read: every attempt has a unique id.
 pub const CHECKED: &str = "a history can be checked";
 
-/// Violations, one for each kind of anomaly, named after it.
+/// Violations, one for each kind of anomaly, named after the anomaly.
 pub fn violations(history: &History) -> Vec<Violation> {
     let mut text = Vec::new();
     history.write(&mut text).expect("memory takes everything");

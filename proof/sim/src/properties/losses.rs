@@ -1,4 +1,4 @@
-//! Memory nodes are lost for a reason: a fault of their own, or faults on their paths to at least
+//! Memory nodes are lost only for a reason: a fault of the node, or faults on its paths to at least
 //! half of the compute nodes.
 
 use lotus::MemoryStanding;
@@ -10,17 +10,17 @@ use crate::verdict::Violation;
 
 /// Property that memory nodes are kept without a reason to lose them.
 pub const MISSED: &str = "a memory node that most compute nodes reach is kept";
-/// Property that memory nodes that come back are used.
+/// Property that returned memory nodes are used.
 pub const FILLED: &str = "a memory node that comes back empty is used again";
 
-/// A memory node among the `lost` ones that no fault of the scenario explains.
+/// A memory node among the `lost` nodes that no fault of the scenario explains.
 pub fn violations(scenario: &Scenario, lost: &[u16]) -> Option<Violation> {
     let place = lost.iter().find(|place| !scenario.may_be_lost(NodeId(**place)))?;
     let detail = format!("memory node {place} is lost");
     Some(Violation { property: MISSED.to_owned(), detail })
 }
 
-/// A memory node that came back for good and is not used, by the `standing` of each in the end.
+/// A memory node that returned for good and is not in use, by the final `standing` of each node.
 pub fn unfilled(scenario: &Scenario, standing: &[MemoryStanding]) -> Option<Violation> {
     let is_used = |node: &NodeId| standing[usize::from(node.0)] == MemoryStanding::Serving;
     let node = memory_returns::returned(scenario).find(|node| !is_used(node))?;

@@ -1,7 +1,7 @@
-//! Properties that must survive a run, one a file.
+//! Properties that must survive a run, a file for each.
 //!
-//! Each checks the history and, if it needs to, the data that is left. All are pure: they report
-//! what is wrong and change nothing. Imports from [`crate::scenario`] and below.
+//! Each property checks the history and, if needed, the data left in memory. The properties are
+//! pure: they report violations without changes. Imports from [`crate::scenario`] and below.
 
 pub mod balance;
 pub(crate) mod copies;

@@ -1,5 +1,5 @@
-//! After the faults have healed, every client makes progress, and none waits for a lock until its
-//! deadline.
+//! After the faults have healed, every client makes progress, and no client waits for a lock until
+//! its deadline.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::verdict::Violation;
 /// Name of the property.
 pub const PROGRESS: &str = "every client makes progress once the faults have healed";
 
-/// Clients that made `ATTEMPTS` attempts after `healed_ns`, on the clients' clock, in vain.
+/// Clients with `ATTEMPTS` or more attempts after `healed_ns`, on the clients' clock, all in vain.
 pub fn violations(history: &History, healed_ns: u64) -> Vec<Violation> {
     judge(history.attempts().map(|(attempt, _)| attempt), healed_ns)
 }
@@ -44,7 +44,8 @@ fn judge_waits<'a>(
 }
 
 fn judge<'a>(attempts: impl Iterator<Item = &'a Attempt>, healed_ns: u64) -> Vec<Violation> {
-    // By client: attempts that began after that, and whether one that ended after it succeeded.
+    // By client: attempts begun after `healed_ns`, and whether an attempt ended after it with
+    // success.
     let mut clients: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
     for attempt in attempts {
         let (tried, succeeded) = clients.entry(attempt.session).or_default();

@@ -1,7 +1,7 @@
-//! Starts processes of compute nodes that the world has restarted.
+//! Starts processes on compute nodes that the world has restarted.
 //!
-//! A restart is a new process on the node: the old one ends, and the node takes part again as soon
-//! as the others have settled what it left behind ([`Cluster::restart`]).
+//! A restart is a new process on the node: the old process ends, and the node takes part again as
+//! soon as the other nodes have settled its leftovers ([`Cluster::restart`]).
 
 use lotus::Cluster;
 use lotus_fabric::ids::NodeId;
@@ -13,10 +13,10 @@ use crate::verdict::Violation;
 /// Property that a restarted compute node takes part again.
 pub const RETURNED: &str = "a compute node that is started again takes part";
 
-/// Restarts of compute nodes that are followed so far.
+/// Restarts of compute nodes handled so far.
 pub(crate) struct Returns {
     first: NodeId,
-    /// Number of restarts followed, by compute node.
+    /// Number of restarts handled, by compute node.
     followed: Vec<u64>,
     /// Whether a compute node's only faults are crashes and restarts, by compute node.
     sound: Vec<bool>,
@@ -39,7 +39,7 @@ impl Returns {
         Self { first, followed: vec![0; count], sound, done: 0 }
     }
 
-    /// A compute node that was restarted and does not take part, though it met no other fault.
+    /// A compute node that was restarted and does not take part, though it had no other fault.
     pub(crate) fn violations(&self, cluster: &Cluster<SimMachines>) -> Option<Violation> {
         let missing = (0..self.followed.len()).find(|cn| {
             let node = NodeId(self.first.0 + *cn as u16);
@@ -50,15 +50,15 @@ impl Returns {
         Some(Violation { property: RETURNED.to_owned(), detail })
     }
 
-    /// Tries to start the compute nodes that were restarted; returns those that take part again
-    /// now.
+    /// Tries to start the restarted compute nodes; returns the nodes that now take part again.
     pub(crate) fn take_in(&mut self, cluster: &Cluster<SimMachines>) -> Vec<usize> {
         let mut back = Vec::new();
         for (cn, followed) in self.followed.iter_mut().enumerate() {
             let node = NodeId(self.first.0 + cn as u16);
             let restarts = cluster.machines().world().restarts(node);
             let Some(restarts) = restarts.filter(|restarts| restarts > followed) else { continue };
-            // An error or `false` now may be `true` the next time; the node may crash on the way.
+            // An error or `false` now may become `true` the next time; the node may crash on the
+            // way.
             if let Ok(true) = cluster.restart(cn) {
                 *followed = restarts;
                 self.done += 1;

@@ -1,14 +1,14 @@
 //! Delays and losses on the way to the authority: answers come late, are lost, or stop for a while.
 //!
 //! # What it is
-//! Part of a scenario; `drive::authority` carries it out. Each question of a compute node takes its
-//! time to get there and back. A question that is lost on the way there is never asked; one whose
-//! answer is lost has been carried out, and the asker does not know. In both cases the asker gives
-//! up after its patience. Faults of nodes strike meanwhile as at any other time.
+//! Part of a scenario; `drive::authority` carries it out. Each question of a compute node takes
+//! time on the way there and back. A question lost on the way there is never asked; a question
+//! whose answer is lost has been carried out, and the asker does not know. In both cases the asker
+//! gives up after its patience. Node faults strike as usual.
 //!
 //! # What it is not
-//! A fault of control threads' questions: those work outside of time. No delay or loss lasts longer
-//! than the storm.
+//! A fault of questions from control threads, which work outside of time. No delay or loss lasts
+//! longer than the storm.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Distance {
-    /// Longest time there, and back, in microseconds; shorter ones are as likely.
+    /// Longest time there, and back, in microseconds; shorter times are equally likely.
     pub delay_max_us: u64,
     /// Share of questions that are lost, and of answers.
     pub loss: f64,
@@ -59,11 +59,11 @@ impl Distance {
     }
 }
 
-/// Faults while processes start. By default there are none, and no processes.
+/// Faults during the start of processes. By default there are no faults and no processes.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Starts {
-    /// Compute nodes, each in a process of its own; 0 to start no cluster.
+    /// Compute nodes, each in a separate process; 0 to start no cluster.
     pub processes: u16,
     /// Share of questions that are lost, and of answers.
     pub loss: f64,
@@ -73,7 +73,7 @@ pub struct Starts {
     pub pause_max_us: u64,
     /// Share of questions at which a process ends.
     pub kills: f64,
-    /// Share of questions before which a memory node is lost, with all it has; at most one is.
+    /// Share of questions preceded by the loss of a memory node with all data; at most one is lost.
     pub memory_loss: f64,
 }
 

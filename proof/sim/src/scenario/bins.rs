@@ -1,9 +1,9 @@
 //! Workload of an ordered table: rows in bins, each with a limit.
 //!
-//! The keys of one bin follow each other. A transaction that adds a row reads the range of its bin
-//! and finds fewer rows than the limit there, so two that add to one bin at once are a write skew
-//! on a range: only locks on what is absent prevent it (H20). Rows are long and come and go, so
-//! leaves are split and merged all the time. The audited balance is the number of rows.
+//! The keys of one bin are adjacent. A transaction that adds a row reads the range of its bin and
+//! finds fewer rows than the limit, so two concurrent additions to one bin are a write skew on a
+//! range: only locks on absent rows prevent it (H20). Rows are long, and inserted and deleted
+//! often, so leaves are split and merged all the time. The audited balance is the number of rows.
 
 use lotus_benchmarks::audit::{Check, Effects, RowCheck};
 use lotus_benchmarks::config::ClusterConfig;
@@ -22,18 +22,18 @@ pub const WITHIN_LIMIT: &str = "no bin has more rows than its limit";
 /// Name of the check on the number of rows.
 pub const COUNTED: &str = "as many rows exist as were put into bins and not taken";
 
-/// Most rows of a bin.
+/// Maximum number of rows of a bin.
 const LIMIT: usize = 4;
-/// Bytes that all keys begin with: inner nodes have few children.
+/// Common prefix of all keys; its length leaves inner nodes few children.
 const PREFIX: [u8; 23] = [b'b'; 23];
 /// Bytes of a key: prefix, bin, number.
 const KEY_BYTES: usize = PREFIX.len() + 8;
-/// Bytes of a value: five fill a leaf.
+/// Bytes of a value: five values fill a leaf.
 const VALUE_BYTES: usize = 180;
 
 type Key = [u8; KEY_BYTES];
 
-/// The workload. Every second bin begins with a row.
+/// The workload. Every second bin begins with one row.
 #[derive(Clone, Debug)]
 pub struct Bins {
     table: TableId,
@@ -45,20 +45,20 @@ pub struct Bins {
 pub struct BinRequest {
     kind: BinChange,
     bin: u32,
-    /// Another bin, if there is one.
+    /// Another bin, if the workload has more than one.
     other: u32,
     number: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum BinChange {
-    /// Adds a row to the bin, unless that is full.
+    /// Adds a row to the bin, unless the bin is full.
     Put,
     /// Deletes a row of the bin.
     Take,
-    /// Deletes a row of the bin and adds it to another one, unless that is full.
+    /// Deletes a row of the bin and adds it to another bin, unless the other is full.
     Move,
-    /// Writes a row of the bin anew.
+    /// Writes a row of the bin again.
     Touch,
     /// Reads all bins in a snapshot.
     Look,
@@ -90,14 +90,14 @@ fn bin_of(key: &[u8]) -> u32 {
     bytes.map_or(u32::MAX, u32::from_be_bytes)
 }
 
-/// Value of a row: its key, and padding that follows from it.
+/// Value of a row: its key, and padding derived from the key.
 fn value(key: &[u8]) -> Vec<u8> {
     let mut value = key.to_vec();
     value.resize(VALUE_BYTES, key.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte)));
     value
 }
 
-/// Rows that a range shows, checked as they come.
+/// Rows of a range, checked as they are read.
 #[derive(Default)]
 struct Seen {
     keys: Vec<Vec<u8>>,
@@ -159,7 +159,7 @@ impl Bins {
         txn.ordered(self.table, insert, &mut |_, _| {}).await.map(drop)
     }
 
-    /// Deletes one of a bin's rows; returns its key.
+    /// Deletes one of a bin's rows; returns the row's key.
     async fn take<T: Txn>(&self, txn: &mut T, request: &BinRequest) -> Result<Vec<u8>, TxnError> {
         let mut keys = self.rows_of(txn, request.bin, true).await?;
         if keys.is_empty() {

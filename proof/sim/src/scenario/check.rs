@@ -1,4 +1,4 @@
-//! Checks of a scenario: what no cluster could run is refused, with the reason.
+//! Checks of a scenario: a scenario that no cluster could run is refused, with the reason.
 
 use crate::scenario::format::{Hot, Scenario, ScenarioError, Topology, Workload};
 use crate::scenario::memory_returns;
@@ -36,7 +36,7 @@ impl Scenario {
         self.load.isolation == Isolation::Serializable && self.load.other_isolation == 0.0
     }
 
-    /// Checks values and their combinations; cluster and world check the rest when they are made.
+    /// Checks values and their combinations; the cluster and the world check the rest when created.
     ///
     /// # Errors
     /// `Impossible`.
@@ -80,7 +80,7 @@ impl Scenario {
                 must((1..=10_000).contains(&bins), "bins are not from 1 to 10000")?;
             }
         }
-        // Write skew is allowed under snapshot isolation, and breaks both.
+        // Snapshot isolation allows write skew, which breaks the limits of both workloads.
         let limited = matches!(self.workload, Workload::Pairs { .. } | Workload::Bins { .. });
         must(self.is_pure() || !limited, "pairs and bins are for serializability (sr) only")?;
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
@@ -115,7 +115,7 @@ impl Scenario {
     }
 
     /// Whether a memory node crashes, or may be cut off for a while from at least half of the
-    /// compute nodes that take part.
+    /// participating compute nodes.
     pub(crate) fn may_be_lost(&self, memory: NodeId) -> bool {
         let strikes = |entry: &Scheduled, node: NodeId| {
             let about_this = entry.fault.nodes().any(|struck| struck == memory);
@@ -170,7 +170,7 @@ impl Scenario {
     }
 
     /// Checks, with a lease, that a compute node survives, and that the calm is long enough to
-    /// recover the others.
+    /// recover the other nodes.
     fn check_survivors(&self) -> Result<(), ScenarioError> {
         if self.cluster.lease_us == 0 {
             return Ok(());
@@ -190,7 +190,7 @@ impl Scenario {
                     Fault::ClockJump { nanos, .. } => {
                         nanos.unsigned_abs() / 1000 >= self.cluster.lease_us / 2
                     }
-                    // One of the two gives way.
+                    // One of the two nodes gives way.
                     Fault::Cut { from, to } | Fault::Mend { from, to } => {
                         from.min(to).0 < first || from == to
                     }
@@ -221,7 +221,7 @@ impl Scenario {
         })
     }
 
-    /// Schedule and strikes; strikes stand at the end of the storm, as their time is not known.
+    /// Schedule and strikes; strikes are placed at the end of the storm, as their time is unknown.
     pub(crate) fn planned(&self) -> Vec<Scheduled> {
         let struck = self.strikes.iter().flat_map(|one| one.faults(self.first_compute_node()));
         let when = When::At(self.storm());
@@ -240,7 +240,7 @@ impl Scenario {
         pairs.filter(|(one, other)| *one >= first && one != other).collect()
     }
 
-    /// Compute nodes that a cut or stalled path separates from a memory node for a while.
+    /// Compute nodes separated from a memory node for a while by a cut or stalled path.
     fn cut_off_from(&self, memory: NodeId) -> BTreeSet<NodeId> {
         let cut = |entry: &Scheduled| match entry.fault {
             Fault::Cut { from, to } | Fault::Stall { from, to, .. } => Some([from, to]),
@@ -255,5 +255,5 @@ impl Scenario {
 /// Longest virtual time of a run, storm and calm together.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Minimum length of the calm, in leases: one until a loss is noticed, the rest to recover from it.
+/// Minimum length of the calm, in leases: one to notice a loss, the rest to recover from it.
 const CALM_LEASES: u64 = 5;

@@ -1,4 +1,4 @@
-//! A scenario as data: everything that a run depends on besides its seed.
+//! A scenario as data: every input of a run besides its seed.
 //!
 //! Files are TOML. Times are microseconds of virtual time. Memory nodes are numbered first, from 0;
 //! compute nodes after them.
@@ -20,13 +20,13 @@ use crate::scenario::lives::Lives;
 use crate::scenario::pairs::SHORTEST;
 use crate::scenario::strike::Strike;
 
-/// A cluster, its load, and the faults of one run.
+/// Cluster, load and faults of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scenario {
     /// Name in reports.
     pub name: String,
-    /// Description of what happens, in a sentence or two.
+    /// Description of the scenario, in a sentence or two.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub story: String,
     /// Hazards that the scenario is meant to provoke.
@@ -36,7 +36,7 @@ pub struct Scenario {
     pub storm_us: u64,
     /// Length of the calm, in microseconds: clients continue after all faults have healed.
     pub calm_us: u64,
-    /// Whether nothing but faults changes the load, so that balancing must come to rest.
+    /// Whether only faults change the load, so that balancing must come to rest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub steady: bool,
     /// The cluster.
@@ -56,7 +56,7 @@ pub struct Scenario {
     /// Delays and losses on the way to the authority, during the storm.
     #[serde(default, skip_serializing_if = "Distance::is_none")]
     pub authority: Distance,
-    /// Lives of another cluster, one after the other, with tables that go on growing.
+    /// Successive lives of a separate cluster, with growing tables.
     #[serde(default, skip_serializing_if = "Lives::is_none")]
     pub lives: Lives,
     /// Faults at fixed times, or after a number of verbs or messages.
@@ -85,12 +85,12 @@ pub struct Topology {
     pub versions: u32,
     /// Place of small records.
     pub inline: Inline,
-    /// Shards of each table. The fewer, the more rows share a bucket of the index.
+    /// Shards of each table. The fewer shards, the more rows share a bucket of the index.
     pub shards: u32,
-    /// Bits of the names of rows. With fewer than 64, many rows share a name, and with it a lock
+    /// Bits of the names of rows. With fewer than 64, many rows share a name, and thereby a lock
     /// and a chain of buckets.
     pub name_bits: u32,
-    /// Seed of the secret that the names of rows have. What memory rows take follows from it.
+    /// Seed of the secret in the names of rows. The memory used by rows depends on it.
     pub name_seed: u64,
     /// Bytes of each compute node's lock table.
     pub lock_table_bytes: u64,
@@ -98,7 +98,7 @@ pub struct Topology {
     pub version_table_cache: usize,
     /// Lock tables on compute nodes, or spin locks on memory nodes.
     pub locks: Locks,
-    /// Treatment of requests for locks that are held.
+    /// What a request does when another coordinator holds the lock.
     pub lock_wait: LockWait,
     /// Source of timestamps: a shared clock, or an oracle.
     pub timestamps: Timestamps,
@@ -108,31 +108,31 @@ pub struct Topology {
     pub read_rule: ReadRule,
     /// Whether displaced versions are kept or overwritten.
     pub retain_versions: Retention,
-    /// Interval at which compute nodes exchange their horizons, in microseconds.
+    /// Interval at which compute nodes exchange horizons, in microseconds.
     pub horizon_us: u64,
     /// Time for which a commit retries, in microseconds.
     pub commit_timeout_us: u64,
     /// Time for which a transaction waits for remote locks, in microseconds.
     pub lock_timeout_us: u64,
-    /// Time that a compute node may be silent before the others recover it, in microseconds; 0 for
-    /// no lease.
+    /// Time that a compute node may be silent before the other nodes recover it, in microseconds; 0
+    /// for no lease.
     pub lease_us: u64,
     /// Interval at which a random shard is moved during the storm, in microseconds; 0 for never.
     pub moves_us: u64,
     /// Interval at which compute nodes balance their shards by load, in microseconds; 0 for never.
     pub balance_us: u64,
-    /// Time that an owner waits for lock holders of a shard that it gives away before it asks them
-    /// to give up, in microseconds.
+    /// Time that an owner waits for the lock holders of a shard to be given away before it asks
+    /// them to give up, in microseconds.
     pub drain_us: u64,
     /// Interval at which a snapshot of all rows is written to a file, in microseconds; 0 for never.
     pub snapshots_us: u64,
     /// Interval at which a further table is dropped, or made, during the storm, in microseconds; 0
     /// for never.
     pub drops_us: u64,
-    /// Interval at which a transaction begins that does not come to an end, during the storm, in
-    /// microseconds; 0 for never.
+    /// Interval at which an endless transaction begins during the storm, in microseconds; 0 for
+    /// never.
     pub endless_us: u64,
-    /// Slabs of 256 KiB that each replica group has on a memory node, the header's among them.
+    /// Slabs of 256 KiB of each replica group on a memory node, including the header's slab.
     pub group_slabs: u64,
 }
 
@@ -189,7 +189,7 @@ pub enum Workload {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hotspot: Option<Hot>,
     },
-    /// Bank accounts: several rows a transaction, and a sum of money that must not change.
+    /// Bank accounts: several rows in a transaction, and a sum of money that must not change.
     #[serde(rename_all = "kebab-case")]
     Smallbank {
         /// Customers, at least 2.
@@ -205,12 +205,12 @@ pub enum Workload {
         /// Number of subscribers.
         subscribers: u64,
     },
-    /// Order processing: inserts, deletions, many rows a transaction, twelve audited conditions.
+    /// Order processing: inserts, deletions, many rows in a transaction, twelve audited conditions.
     #[serde(rename_all = "kebab-case")]
     Tpcc {
         /// Warehouses, each with ten districts.
         warehouses: u32,
-        /// Customers of each district, and its initial number of orders.
+        /// Customers of each district, and initial number of orders.
         customers_per_district: u32,
         /// Items, each in stock at every warehouse.
         items: u32,
@@ -225,8 +225,8 @@ pub enum Workload {
     Pairs {
         /// Pairs of rows.
         pairs: u64,
-        /// Rows that the index is made for; as many as there are pairs, if it is 0. Far fewer make
-        /// it grow.
+        /// Rows that the index is made for; 0 for the number of pairs. A far smaller number makes
+        /// the index grow.
         #[serde(default, skip_serializing_if = "is_zero")]
         made_for: u64,
         /// Bytes of each row's value.
@@ -274,11 +274,11 @@ pub struct Load {
     pub isolation: Isolation,
     /// Share of read-write transactions at the other isolation level.
     pub other_isolation: f64,
-    /// Share of transactions in which the client drops an execution's or a commit's future (H21).
+    /// Share of transactions in which the client drops the future of an execution or commit (H21).
     pub impatience: f64,
-    /// Rule by which a transaction gets its compute node.
+    /// Rule that assigns a transaction to a compute node.
     pub routing: Routing,
-    /// Transactions a second; `None` for a closed loop.
+    /// Transactions per second; `None` for a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_tps: Option<f64>,
 }
@@ -325,7 +325,7 @@ pub enum ScenarioError {
         /// Description of the error.
         message: String,
     },
-    /// The scenario is well-formed but impossible. Change what `message` names.
+    /// The scenario is well-formed but impossible. Change the setting that `message` names.
     #[error("scenario {name}: {message}")]
     Impossible {
         /// Name of the scenario.

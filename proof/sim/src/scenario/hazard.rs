@@ -1,4 +1,4 @@
-//! Hazards of DESIGN §7 by number, and which of them a run has met.
+//! Hazards of DESIGN §7 by number, and the hazards that a run has met.
 
 use std::fmt;
 use std::str::FromStr;
@@ -61,7 +61,7 @@ impl TryFrom<String> for Hazard {
     }
 }
 
-/// Hazards that a run has met: the events that they are about have happened at least once.
+/// Hazards that a run has met: the events of the hazard have happened at least once.
 pub fn met(scenario: &Scenario, figures: &Figures) -> Vec<Hazard> {
     let aborts = |reason: AbortReason| figures.aborted[reason.index()] > 0;
     let faults = &figures.faults;

@@ -1,34 +1,35 @@
-//! Lives of a cluster, one after the other: each is restored from what the one before has left.
+//! Successive lives of a cluster: each life is restored from the snapshot of the previous life.
 //!
 //! # What it is
-//! Part of a scenario; `drive::lives` carries it out, in worlds of their own. All that a cluster
-//! begins anew in each life begins alike: the seed, the incarnations, the counters. The data goes
-//! on, and each life adds to it.
+//! Part of a scenario; `drive::lives` carries it out, in separate worlds. Per-life state starts
+//! equal in each life: the seed, the incarnations, the counters. The data persists and grows with
+//! each life.
 
 use serde::{Deserialize, Serialize};
 
-/// Most lives, and most rows of each, that a run takes the time for.
+/// Maximum number of lives, and of rows of each, that a run has time for.
 const MOST_LIVES: u32 = 8;
 const MOST_ROWS: u32 = 10_000;
-/// Longest value that an ordered table may have for sure.
+/// Longest value that is certain to fit an ordered table.
 const LONGEST: u32 = 2_000;
-/// Most clients of a coordinator: as many slots fit a node with two of them.
+/// Maximum number of clients of a coordinator: a node with two coordinators has room for as many
+/// slots.
 const MOST_CLIENTS: u32 = 200;
 
-/// Lives of a cluster, and what each adds to its tables. By default there are none.
+/// Lives of a cluster, and the rows that each life adds. None by default.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Lives {
-    /// Number of lives; 0 for none, and 1 to restore nothing.
+    /// Number of lives; 0 for no cluster, and 1 for no restoration.
     pub lives: u32,
-    /// Rows that the ordered table is loaded with before the first life.
+    /// Rows of the ordered table loaded before the first life.
     pub loaded: u32,
-    /// Rows that each life adds to each table.
+    /// Rows added to a table in each life.
     pub rows: u32,
-    /// Bytes of each value. The longer, the more new nodes a tree needs.
+    /// Bytes of each value. The longer the values, the more new nodes a tree needs.
     pub value_bytes: u32,
-    /// Clients of each coordinator. The more, and the shorter the values, the more of them write to
-    /// one leaf.
+    /// Clients of each coordinator. The more clients and the shorter the values, the more clients
+    /// write to one leaf.
     pub clients: u32,
     /// Number of times in each life that a compute node crashes and returns.
     pub returns: u32,

@@ -1,5 +1,5 @@
-//! Planned returns of memory nodes with empty memory: whether a schedule may do that, and which
-//! nodes must be used again in the end. Nothing here looks at a run.
+//! Planned returns of memory nodes with empty memory: whether a schedule may contain them, and the
+//! nodes that must be in use again at the end. Independent of a run.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
 
 use crate::scenario::format::Scenario;
 
-/// Leases after its return in which a memory node should be filled, so that the next one may be
-/// lost. If it takes longer the next one waits ([`crate::drive::turns`]).
+/// Leases for filling a returned memory node, before the next node may be lost. If filling takes
+/// longer, the next loss waits ([`crate::drive::turns`]).
 const LEASES_TO_FILL: u32 = 12;
 
-/// Planned time to fill a memory node that is back.
+/// Planned time to fill a returned memory node.
 fn to_fill(scenario: &Scenario) -> Duration {
     Duration::from_micros(scenario.cluster.lease_us) * LEASES_TO_FILL
 }
 
-/// Whether each memory node that an entry restarts crashed before and lost its memory, and nothing
-/// else happens to it.
+/// Whether each memory node restarted by an entry crashed before and lost its memory, and has no
+/// other faults.
 pub(crate) fn is_made_anew(scenario: &Scenario, entry: &Scheduled) -> bool {
     let restarts = |node: NodeId| absences(scenario, node).is_some();
     entry.fault.nodes().all(restarts)
 }
 
-/// Whether the absences of these nodes, filling included, do not overlap: then one of them is whole
-/// at any time.
+/// Whether the absences of the given nodes, filling included, do not overlap, so that one of the
+/// nodes is whole at any time.
 pub(crate) fn take_turns(scenario: &Scenario, nodes: &mut dyn Iterator<Item = NodeId>) -> bool {
     let of: Option<Vec<_>> = nodes.map(|node| absences(scenario, node)).collect();
     let Some(of) = of else { return false };
@@ -37,7 +37,7 @@ pub(crate) fn take_turns(scenario: &Scenario, nodes: &mut dyn Iterator<Item = No
 }
 
 /// Periods in which a memory node is not whole, until `Duration::MAX` if it does not come back.
-/// `None` if anything but crashes and restarts in turn happens to it.
+/// `None` if the node has faults other than alternating crashes and restarts.
 fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration)>> {
     let mut about: Vec<(Duration, bool)> = Vec::new();
     let entries = scenario.schedule.iter();
@@ -61,8 +61,8 @@ fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration
     Some(absences)
 }
 
-/// Losses since the first return of a memory node: which node, when, and when it comes back, if it
-/// does.
+/// Losses since the first return of a memory node: the node, the time, and the time of its return,
+/// if any.
 pub(crate) fn turns(scenario: &Scenario) -> Vec<(NodeId, Duration, Option<Duration>)> {
     let to_fill = to_fill(scenario);
     let nodes = (0..scenario.first_compute_node().0).map(NodeId);
@@ -76,13 +76,13 @@ pub(crate) fn turns(scenario: &Scenario) -> Vec<(NodeId, Duration, Option<Durati
     all.into_iter().filter(|(_, from, _)| first.is_some_and(|first| first <= *from)).collect()
 }
 
-/// Time of the crash from which a memory node does not return; `None` if there is no such crash.
+/// Time of the crash from which a memory node does not return; `None` without such a crash.
 pub(crate) fn stays_away(scenario: &Scenario, node: NodeId) -> Option<Duration> {
     let last = absences(scenario, node)?.pop()?;
     (last.1 == Duration::MAX).then_some(last.0)
 }
 
-/// Memory nodes that came back for good, early enough to be filled before a run ends.
+/// Memory nodes that returned for good, early enough to be filled before a run ends.
 pub(crate) fn returned(scenario: &Scenario) -> impl Iterator<Item = NodeId> + '_ {
     let end = scenario.storm() + scenario.calm();
     let nodes = (0..scenario.first_compute_node().0).map(NodeId);

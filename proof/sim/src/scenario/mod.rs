@@ -1,7 +1,7 @@
 //! A scenario: a cluster, a workload and faults, as data.
 //!
-//! [`mod@format`] is its form in files, [`check`](self) what is refused, and `settings` what it
-//! means for a cluster. Imports from [`crate::verdict`] alone.
+//! [`mod@format`] is its form in files, [`check`](self) refuses impossible scenarios, and
+//! `settings` derives the settings of the cluster. Imports from [`crate::verdict`] alone.
 
 pub mod authority;
 pub mod bins;

@@ -1,8 +1,9 @@
 //! Workload of rows that are inserted, deleted, and read while absent.
 //!
-//! Rows `2p` and `2p + 1` are a pair, of which at most one may exist. A transaction that inserts a
-//! row checks that its partner is absent, so inserting both at once is a write skew on absent rows:
-//! only locks on absent rows prevent it (H20). The audited balance is the number of rows.
+//! Rows `2p` and `2p + 1` are a pair, of which at most one row may exist. A transaction that
+//! inserts a row checks the absence of the partner, so concurrent inserts of a pair are a write
+//! skew on absent rows: only locks on absent rows prevent it (H20). The audited balance is the
+//! number of rows.
 
 use lotus_benchmarks::audit::{Check, Effects, RowCheck};
 use lotus_benchmarks::config::ClusterConfig;
@@ -40,13 +41,13 @@ pub const SHORTEST: usize = 16;
 pub struct PairRequest {
     kind: PairChange,
     row: u64,
-    /// Row of another pair, if there is one.
+    /// Row of another pair, if the workload has more than one.
     other: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum PairChange {
-    /// Inserts the row and one of another pair, unless either has a partner.
+    /// Inserts the row and a row of another pair, unless either has a partner.
     EnterBoth,
     /// Inserts the row unless its partner exists.
     Enter,
@@ -54,7 +55,7 @@ enum PairChange {
     Leave,
     /// Deletes the row and inserts its partner.
     Swap,
-    /// Reads the row, then decides to write it again.
+    /// Reads the row, then decides to rewrite it.
     Touch,
     /// Reads both rows in a snapshot.
     Look,
@@ -73,15 +74,16 @@ const KINDS: [PairChange; 6] = [
 ];
 
 impl Pairs {
-    /// A workload of `pairs` pairs, with values of `record_bytes`, at least [`SHORTEST`]. The index
-    /// is made for so many rows; for half of them, so that buckets overflow, if that is 0.
+    /// A workload of `pairs` pairs, with values of `record_bytes` bytes, at least [`SHORTEST`]. The
+    /// index is made for `made_for` rows; if `made_for` is 0, for half of the possible rows, so
+    /// that buckets overflow.
     pub fn new(pairs: u64, made_for: u64, record_bytes: usize) -> Self {
         let made_for = if made_for == 0 { pairs } else { made_for };
         let record_bytes = record_bytes.max(SHORTEST);
         Self { table: TableId(0), pairs, made_for, record_bytes }
     }
 
-    /// Value of a row: its key, the complement of that as a check, and padding.
+    /// Value of a row: its key, the key's complement as a check, and padding.
     fn value(&self, row: u64) -> Vec<u8> {
         let mut value = vec![row as u8; self.record_bytes];
         value[..8].copy_from_slice(&row.to_le_bytes());
@@ -99,7 +101,7 @@ impl Pairs {
         }
     }
 
-    /// Inserts rows of different pairs, unless one has a partner.
+    /// Inserts rows of different pairs, unless a row's partner exists.
     async fn enter<T: Txn>(&self, txn: &mut T, rows: &[u64]) -> Result<i64, TxnError> {
         let mut partners = Vec::new();
         for row in rows {

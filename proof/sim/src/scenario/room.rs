@@ -1,15 +1,16 @@
-//! Slabs that the initial rows take, by arithmetic: the memory that a limit must leave for loading
-//! before there is a cluster, and the slots that are kept back afterwards.
+//! Arithmetic of the slabs used by the initial rows: the memory that a limit must leave for
+//! loading, before a cluster exists, and the slots kept back afterwards.
 //!
 //! # What takes slabs
-//! In the region of each replica group, in this order:
-//! * the header and the slab directory, the first ones;
-//! * for each table the home buckets of the shards that belong to the group, in slabs of their own;
-//! * the records of its loaded rows, and the overflow buckets of full chains, each kind in slabs of
-//!   its own. A simulated cluster has one loader, so only the last slab of a kind is not full.
+//! Uses in the region of each replica group, in this order:
+//! * the header and the slab directory, in the first slabs;
+//! * for each table the home buckets of the group's shards, in separate slabs;
+//! * the records of the table's loaded rows, and the overflow buckets of full chains, each kind in
+//!   separate slabs. A simulated cluster has one loader, so only the last slab of a kind is not
+//!   full.
 //!
-//! A row's shard follows from its key, so rows need not spread evenly over the groups: each is
-//! looked up. The rest of the loader's last slabs goes to the first compute node.
+//! A row's shard depends on its key, so rows need not spread evenly over the groups: the shard of
+//! each row is computed. The rest of the loader's last slabs goes to the first compute node.
 
 use lotus_benchmarks::config::ClusterConfig;
 use lotus_benchmarks::workload::Workload;
@@ -25,7 +26,7 @@ use crate::scenario::format::{self, Scenario, Topology};
 
 /// Minimum number of slabs of a group.
 pub const FEWEST_SLABS: u64 = 4;
-/// Placeholder for addresses in a region that does not exist. Nothing depends on it.
+/// Placeholder for addresses in a region that does not exist. The value does not matter.
 const ANYWHERE: u64 = SLAB_BYTES;
 
 /// Specification of a workload's table, with at most `shards` shards.
@@ -34,13 +35,13 @@ pub(crate) fn with_shards(asked: TableSpec, shards: u32) -> TableSpec {
     asked.shards(fewer)
 }
 
-/// Number of slabs that each replica group has in use once a workload is loaded, the header's among
-/// them, in a cluster with `shards` shards.
+/// Number of slabs of each replica group in use after loading a workload, including the header's
+/// slab, in a cluster with `shards` shards.
 ///
 /// # Panics
 /// If the workload's tables or rows could not be loaded with any amount of memory.
 pub fn loaded_slabs<W: Workload>(workload: &W, cluster: &ClusterConfig, shards: u32) -> Vec<u64> {
-    // A directory of more than a slab takes terabytes.
+    // Only terabytes need a directory of more than a slab.
     let mut slabs = vec![HEADER_BYTES.div_ceil(SLAB_BYTES); cluster.mns];
     for (index, asked) in workload.tables(cluster).into_iter().enumerate() {
         let bases = vec![ANYWHERE; cluster.mns];
@@ -72,12 +73,12 @@ pub(crate) fn kept_back(scenario: &Scenario) -> u64 {
     reserve(slot_bytes) * cluster.compute_nodes as u64 * groups_used(cluster)
 }
 
-/// Number of replica groups that the rows of a table spread over.
+/// Number of replica groups used by the rows of a table.
 pub(crate) fn groups_used(cluster: &Topology) -> u64 {
     u64::from(cluster.shards).min(cluster.memory_nodes as u64)
 }
 
-/// Number of slabs that a table takes in one group; `names` are those of its rows, sorted by shard.
+/// Number of slabs of a table in one group; `names` are the names of its rows, sorted by shard.
 fn table_slabs(table: &TableDef, names: &[RowName], group: usize) -> u64 {
     let shape = table.geometry().shape();
     let (mut records, mut buckets, mut fans) = (0, 0, 0);
@@ -96,7 +97,7 @@ fn table_slabs(table: &TableDef, names: &[RowName], group: usize) -> u64 {
     index + cut(records, SlotKind::Record) + cut(fans, SlotKind::Fan)
 }
 
-/// Number of overflow buckets, and of fans of them, that the rows of a shard take.
+/// Number of overflow buckets, and of fans of overflow buckets, that the rows of a shard need.
 fn overflow(table: &TableDef, shard: &[RowName]) -> (u64, u64) {
     let mut image = ShardImage::new(table, shard[0].key.shard());
     let (mut buckets, mut fans) = (0, 0);

@@ -1,4 +1,4 @@
-//! Settings of a cluster, its load and its network, as a scenario gives them.
+//! Settings of a cluster, its load and its network, derived from a scenario.
 
 use crate::scenario::format::{Scenario, ScenarioError, Topology, Workload};
 use lotus_benchmarks::config::{
@@ -9,8 +9,8 @@ use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
 use std::time::Duration;
 
-/// Time for which a transaction of TPC-C may keep the others of its warehouse waiting: with twelve
-/// clients of one warehouse some wait for 500 us, and none for 2,000.
+/// Time for which a transaction of TPC-C may delay others of its warehouse: with twelve clients of
+/// one warehouse, waits reach 500 us, but not 2,000.
 const TPCC_US: u64 = 100;
 
 impl Scenario {
@@ -37,9 +37,9 @@ impl Scenario {
     }
 
     /// Whether transactions wait for locks, in order, and never long once the faults have healed.
-    /// Spin locks know no order. In full memory an update holds its locks while it waits for a
-    /// slot, longer than others wait for them. And all clients of TPC-C may stand in the queue of
-    /// one warehouse.
+    /// Spin locks have no order. In full memory an update holds its locks while it waits for a
+    /// slot, longer than a lock request may wait. And the clients of TPC-C may all queue at one
+    /// warehouse.
     pub(crate) fn waits_are_short(&self) -> bool {
         let has_room = self.cluster.group_slabs >= Topology::default().group_slabs;
         let Topology { compute_nodes, threads, coroutines, lock_timeout_us, .. } = self.cluster;
@@ -54,8 +54,8 @@ impl Scenario {
         (self.cluster.lease_us > 0).then(|| Duration::from_micros(self.cluster.lease_us))
     }
 
-    /// Whether no message and no node is lost, so that no lock is held for longer than its
-    /// transaction takes. The end of an attempt that is lost is repeated only after milliseconds.
+    /// Whether no message and no node is lost, so that no lock is held longer than its transaction
+    /// takes. A lost end of an attempt is repeated only after milliseconds.
     pub(crate) fn loses_nothing(&self) -> bool {
         let undisturbed = self.schedule.is_empty() && self.strikes.is_empty();
         undisturbed && self.lease().is_none() && self.rates.message_loss == 0.0
@@ -118,12 +118,12 @@ impl Scenario {
     /// The network profile.
     ///
     /// # Errors
-    /// `Impossible`, if no built-in profile has that name.
+    /// `Impossible`, if no built-in profile has the name.
     pub(crate) fn profile(&self) -> Result<Profile, ScenarioError> {
         Profile::named(&self.network.profile).map_err(|error| self.impossible(error))
     }
 
-    /// The schedule, and at the storm's end the opposite of every lasting fault; entries that still
+    /// The schedule, and at the storm's end the opposite of every lasting fault. Entries that still
     /// wait for a count of verbs or messages are dropped, so that none strikes in the calm or the
     /// audit.
     pub(crate) fn schedule_with_healing(&self) -> Vec<Scheduled> {
@@ -133,7 +133,7 @@ impl Scenario {
             Fault::SlowNic { node, .. } => Some(Fault::SlowNic { node, percent: 100 }),
             Fault::SlowCores { node, .. } => Some(Fault::SlowCores { node, percent: 100 }),
             Fault::ClockRate { node, .. } => Some(Fault::ClockRate { node, ppm: 0 }),
-            // A clock that was set back stands still; one that was set forward goes on.
+            // A clock that was set back stands still; a clock that was set forward goes on.
             Fault::ClockJump { node, nanos } if nanos < 0 => {
                 Some(Fault::ClockJump { node, nanos: -nanos })
             }

@@ -1,13 +1,13 @@
 //! Strikes: faults that happen when a node passes a fault point.
 //!
 //! # What it is
-//! Part of a scenario: the passage of a [`FaultPoint`], the nodes that are struck at it, and the
-//! fault. It is data like a schedule, and needs the feature `fault-points` to happen. A crash ends
-//! a node right there; a pause stops it for a time. Memory nodes run no programs that could pause,
-//! so they are out of reach instead, until the storm is over.
+//! Part of a scenario: the passage of a [`FaultPoint`], the nodes struck at that point, and the
+//! fault. A strike is data like a schedule, and needs the feature `fault-points` to happen. A crash
+//! ends a node right there; a pause stops it for a time. Memory nodes run no programs that could
+//! pause, so a paused memory node is out of reach instead, until the storm is over.
 //!
 //! # What it is not
-//! A random fault: the schedule and the rates have those.
+//! A random fault: random faults belong to the schedule and the rates.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use lotus_points::{FaultPoint, Place};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// One strike of a scenario; it happens at most once.
+/// One strike of a scenario; happens at most once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Strike {
     /// Step at which the strike happens.
     #[serde(serialize_with = "write_point", deserialize_with = "read_point")]
     pub point: FaultPoint,
-    /// Piece of the step after which it happens; the first, or only one, by default.
+    /// Piece of the step after which the strike happens; the first, or only one, by default.
     #[serde(default = "first", serialize_with = "write_place", deserialize_with = "read_place")]
     pub place: Place,
     /// Number of the passage that counts, from 1 for the first after `after-us`.
@@ -38,7 +38,7 @@ pub struct Strike {
     pub by: Option<NodeId>,
     /// Nodes that are struck.
     pub victims: Vec<Victim>,
-    /// Fault that happens to each of them.
+    /// Fault of each victim.
     pub blow: Blow,
 }
 
@@ -60,7 +60,7 @@ pub enum Victim {
 pub enum Blow {
     /// The node ends; a memory node loses its memory.
     Crash,
-    /// A compute node pauses for so many microseconds; a memory node is out of reach until the
+    /// A compute node pauses for the given microseconds; a memory node is out of reach until the
     /// storm is over.
     Pause(u64),
 }
@@ -80,7 +80,7 @@ impl Blow {
 }
 
 impl Strike {
-    /// Faults of the nodes that are known before the run.
+    /// Faults of the victims that are known before the run.
     pub(crate) fn faults(&self, first_compute_node: NodeId) -> impl Iterator<Item = Fault> {
         let known = |victim: &Victim| match victim {
             Victim::Node(node) => Some(*node),

@@ -1,7 +1,8 @@
 //! Sums over the rows of some districts, and their comparison.
 //!
-//! Rows of other districts are skipped, as they belong to another portion. So are rows that must
-//! not exist, such as an order beyond its district's counter; a sum then shows the difference.
+//! Rows of other districts are skipped, as they belong to another portion. Rows that must not exist
+//! are skipped too, such as an order beyond its district's counter; a sum then shows the
+//! difference.
 
 use std::ops::Range;
 
@@ -62,7 +63,7 @@ struct DistrictBook {
 /// Properties of an order number, whether the order exists or not.
 #[derive(Clone, Copy, Default)]
 struct OrderBook {
-    /// Number of its customer plus one; zero if there is no order.
+    /// Number of the customer plus one; zero if there is no order.
     customer: u32,
     said: u8,
     lines: u8,
@@ -153,7 +154,7 @@ impl Books {
         }
     }
 
-    /// Adds a line; orders must have been added before. Returns whether it belongs to these
+    /// Adds a line; orders must have been added before. Returns whether the line belongs to these
     /// districts.
     pub(super) fn add_line(&mut self, row: &OrderLine, conditions: &mut Conditions) -> bool {
         let (district_id, order_id) = (row.district.get(), row.order.get());
@@ -177,8 +178,8 @@ impl Books {
         true
     }
 
-    /// Adds a payment. Returns whether it was made in these districts; the customer may be of
-    /// others.
+    /// Adds a payment. Returns whether the payment was made in these districts; the customer may
+    /// belong to other districts.
     pub(super) fn add_payment(&mut self, row: &History) -> bool {
         if let Some(at) = self.customer_at(row.customer.get()) {
             self.customers[at].paid += row.amount.get();
@@ -188,7 +189,7 @@ impl Books {
         true
     }
 
-    /// Judges a customer, after everything else has been added. Returns whether the customer
+    /// Judges a customer, after all other rows have been added. Returns whether the customer
     /// belongs to these districts.
     pub(super) fn judge_customer(&mut self, row: &Customer, conditions: &mut Conditions) -> bool {
         let id = row.id.get();
@@ -227,8 +228,8 @@ impl Books {
         self.districts.iter().map(|district| district.orders).sum()
     }
 
-    /// Oldest undelivered order of one of these districts, or its next order number if all are
-    /// delivered.
+    /// Oldest undelivered order of one of these districts, or the district's next order number if
+    /// all orders are delivered.
     pub(super) fn next_delivery(&self, district: u32) -> Option<u32> {
         let district = self.districts.get(district.checked_sub(self.first)? as usize)?;
         Some(district.new.map_or(district.next_order, |(oldest, _)| oldest))
@@ -250,7 +251,7 @@ impl Books {
 }
 
 impl DistrictBook {
-    /// Entry of an order number; `None` if the district has not given out that number.
+    /// Entry of an order number; `None` if the district has not assigned the number.
     fn order(&mut self, number: u32) -> Option<&mut OrderBook> {
         let at = number.checked_sub(1)? as usize;
         if number >= self.next_order {

@@ -24,8 +24,9 @@ const CONDITIONS: [&str; 12] = [
 pub(super) struct Conditions([RowCheck; CONDITIONS.len()]);
 
 impl Conditions {
-    /// Counts one warehouse, district, order, line or customer that condition number `condition`
-    /// (from one) applies to; `complaint` describes it if the condition does not hold.
+    /// Counts one warehouse, district, order, line or customer to which condition number
+    /// `condition` (from one) applies; `complaint` describes the row if the condition does not
+    /// hold.
     pub(super) fn see(
         &mut self,
         condition: usize,

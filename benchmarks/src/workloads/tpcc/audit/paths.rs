@@ -1,7 +1,7 @@
-//! Checks of the access paths: each leads to its target, and no target is without one.
+//! Checks of the access paths: paths lead to their targets, and every target has a path.
 //!
-//! The queue of new orders has no check here in its ordered form: it is the table of new orders,
-//! which the specification's conditions 2, 3 and 5 are about.
+//! The queue of new orders has no check here in its ordered form: the queue is the table of new
+//! orders, which the specification's conditions 2, 3 and 5 cover.
 
 use lotus_mvcc::PrimaryKey;
 use zerocopy::IntoBytes;
@@ -44,8 +44,8 @@ impl<D: Deployment> Scanner<'_, D> {
         })
     }
 
-    /// As many rows as there are orders, each of them an order of its customer. No two rows have
-    /// one key, so every order has one.
+    /// Checks that there are as many rows as orders, and that each row is an order of its customer.
+    /// No two rows share a key, so every order has a row.
     fn orders_by_customer(
         &mut self,
         books: &Books,
@@ -73,7 +73,7 @@ impl<D: Deployment> Scanner<'_, D> {
         }
     }
 
-    /// Each list has the right name and order, and all lists together name every customer.
+    /// Checks that lists have the right name and order, and together name every customer.
     fn lists_of_names(&mut self, paths: &mut RowCheck) -> Result<(), DeployError> {
         let Tpcc { scale, population, .. } = self.tpcc;
         let table = self.tpcc.tables[Table::CustomersByName as usize];
@@ -93,7 +93,8 @@ impl<D: Deployment> Scanner<'_, D> {
         Ok(())
     }
 
-    /// Each row is that of its customer. The scan itself counts them, and no two have one key.
+    /// Checks that rows match their customers. The scan counts the rows, and no two rows share a
+    /// key.
     fn named_customers(&mut self, paths: &mut RowCheck) -> Result<(), DeployError> {
         let Tpcc { scale, population, .. } = self.tpcc;
         let all = scale.districts() * scale.customers;

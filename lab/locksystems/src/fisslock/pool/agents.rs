@@ -1,4 +1,4 @@
-//! Agents that come to a machine and leave it.
+//! Arrival and departure of a machine's agents.
 
 use lotus_locks::word::Mode;
 
@@ -8,7 +8,8 @@ use super::super::rules::Preference;
 use super::{AGENT_CORE, AgentPool, Effects, Hosted, Parked};
 
 impl AgentPool {
-    /// A grant with an agent: it is hosted here, what waited for it is done, and readers share.
+    /// Handles a grant with an agent: the agent is hosted here, packets parked for the agent are
+    /// processed, and readers share the lock.
     pub(super) fn install(&mut self, packet: Packet, now: u64, out: &mut Effects) {
         let (lock, who) = (packet.lock, packet.who);
         if !self.rules.withdraws && !self.wanted.contains_key(&(lock, who)) {
@@ -19,13 +20,14 @@ impl AgentPool {
             Some(Hosted::Leaving { parked, .. } | Hosted::Absent { parked }) => parked,
             Some(Hosted::Here(_)) | None => Vec::new(),
         };
-        // With the agent here, so that what is acknowledged finds it.
+        // The agent is installed first, so that the effects of the acknowledgement find the agent.
         if let Some(carried) = packet.agent.clone() {
             self.hosted.insert(lock, Hosted::Here(Agent::arrived(carried, who)));
             self.note_waiters(lock);
         }
         self.acknowledge(&packet, now, out);
-        // The first holder reads, though the switch has the lock as exclusive: others may join.
+        // If the first holder reads, other readers may join, although the switch has the lock as
+        // exclusive.
         if self.is_home(lock)
             && let Some(wanted) = self.wanted.get(&(lock, who))
             && let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock)
@@ -44,8 +46,8 @@ impl AgentPool {
         self.settle(lock, now, out);
     }
 
-    /// Packets that have waited for an agent, which is here now. None lets the agent leave: its
-    /// first holder is there until all are counted.
+    /// Processes packets parked for an agent that has arrived. The agent cannot leave in the
+    /// meantime: its first holder stays until every packet is counted.
     fn hear_parked(&mut self, parked: Vec<Parked>, now: u64, out: &mut Effects) {
         for Parked { packet, .. } in parked {
             if packet.kind == Kind::Acquire && packet.granted {
@@ -55,7 +57,7 @@ impl AgentPool {
         }
     }
 
-    /// A shared holder shares the lock with readers that wait.
+    /// Shares a lock held in shared mode with the waiting readers.
     fn share(&mut self, lock: u32, now: u64, out: &mut Effects) {
         let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock) else { return };
         for who in agent.share(self.preference) {
@@ -63,7 +65,7 @@ impl AgentPool {
         }
     }
 
-    /// Tells a holder that the agent has admitted.
+    /// Tells a task that the agent has admitted it as a holder.
     pub(super) fn grant_holder(
         &mut self,
         lock: u32,
@@ -82,7 +84,7 @@ impl AgentPool {
         }
     }
 
-    /// Tells a task that it is in no queue.
+    /// Tells a task that its request is in no queue.
     pub(super) fn refuse(
         &mut self,
         lock: u32,
@@ -97,8 +99,8 @@ impl AgentPool {
         self.send_as_agent(out.core, Packet::new(Kind::Refuse, lock, who, mode), now, out);
     }
 
-    /// Lets the agent go if the last holder has left: to the next waiter, or nowhere. It is kept
-    /// until the switch has agreed.
+    /// Lets the agent go if the last holder has left: to the next waiter, or nowhere. The agent is
+    /// kept until the switch has agreed.
     pub(super) fn settle(&mut self, lock: u32, now: u64, out: &mut Effects) {
         let is_home = self.is_home(lock);
         let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock) else { return };
@@ -112,7 +114,7 @@ impl AgentPool {
                     self.grant_holder(lock, who, now, out);
                 }
                 self.prefer_writers(lock, now, out);
-                // They may all have given up.
+                // Every new holder may have given up.
                 return self.settle(lock, now, out);
             }
         }
@@ -132,7 +134,7 @@ impl AgentPool {
         };
         let is_free = packet.kind == Kind::Free;
         let packet = Packet { old_mode, incarnation, ..packet };
-        // Behind STARVE, if it has sent one.
+        // On the channel of an earlier STARVE, so that the packet stays behind the STARVE.
         let core = if agent.starving { AGENT_CORE } else { out.core };
         let by = self.send_as_agent(core, packet, now, out);
         if is_free && !self.rules.keeps_freed {
@@ -142,7 +144,7 @@ impl AgentPool {
         }
     }
 
-    /// Whether the agent of a lock is about to leave by that packet.
+    /// Returns whether the agent of a lock is about to leave by a given packet.
     fn leaves_by(&self, lock: u32, packet: (Origin, u64)) -> bool {
         match self.hosted.get(&lock) {
             Some(Hosted::Leaving { by, .. }) => *by == packet,
@@ -150,8 +152,8 @@ impl AgentPool {
         }
     }
 
-    /// The switch has let an agent go, by that packet. What waited for the agent is
-    /// sent after it.
+    /// Handles the switch's consent to an agent's departure by a given packet. Packets parked for
+    /// the agent are sent after the agent.
     pub(super) fn left(&mut self, lock: u32, packet: (Origin, u64), now: u64, out: &mut Effects) {
         if !self.leaves_by(lock, packet) {
             return;
@@ -164,7 +166,7 @@ impl AgentPool {
         self.ask_local(lock, now, out);
     }
 
-    /// The switch has refused to let an agent go: shared grants are under way to it.
+    /// Handles the switch's refusal to let an agent go: shared grants are in flight to the agent.
     pub(super) fn refused(&mut self, answer: &Packet, now: u64, out: &mut Effects) {
         if self.take(answer, now, out).is_none() {
             return;
@@ -175,7 +177,7 @@ impl AgentPool {
         }
         if let Some(Hosted::Leaving { mut agent, parked, .. }) = self.hosted.remove(&lock) {
             agent.refused_at = Some(agent.incarnation);
-            // The switch has cleared its bits.
+            // The switch has cleared the preference bits.
             agent.starving = false;
             self.hosted.insert(lock, Hosted::Here(agent));
             self.note_waiters(lock);
@@ -188,7 +190,7 @@ impl AgentPool {
         self.settle(lock, now, out);
     }
 
-    /// Has the switch grant no more shared requests of a lock while a writer waits.
+    /// Makes the switch stop granting shared requests of a lock while a writer waits.
     pub(super) fn look_for_writers(&mut self, lock: u32, now: u64, out: &mut Effects) {
         let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock) else { return };
         if agent.mode != Mode::Shared || agent.starving || !agent.has_writer() {
@@ -196,7 +198,7 @@ impl AgentPool {
         }
         agent.starving = true;
         if agent.at_switch != Mode::Shared {
-            // The switch grants none anyway.
+            // The switch grants no shared requests anyway.
             return;
         }
         let nobody = Participant { machine: self.machine, task: 0, nonce: 0 };
@@ -204,7 +206,8 @@ impl AgentPool {
         self.send_as_agent(AGENT_CORE, packet, now, out);
     }
 
-    /// As [`Self::look_for_writers`], of an agent that has just come, if writers are preferred.
+    /// Does the same as [`Self::look_for_writers`] for an agent that has just come, if writers are
+    /// preferred.
     pub(super) fn prefer_writers(&mut self, lock: u32, now: u64, out: &mut Effects) {
         if self.preference == Preference::Writers {
             self.look_for_writers(lock, now, out);

@@ -1,9 +1,10 @@
 //! Packets that arrive at a machine.
 //!
-//! A packet is acknowledged to its origin when it has its effect here, with two exceptions. One
-//! that is sent on because the agent is absent, or that waits for it, is acknowledged at once: this
-//! machine repeats it from then on. A shared grant of the switch that waits for an agent is
-//! acknowledged when the agent has counted it, so that no machine has more than one under way.
+//! A packet is acknowledged to its origin when the packet takes effect here, with two exceptions. A
+//! packet forwarded because the agent is absent, or parked until the agent arrives, is acknowledged
+//! at once: this machine repeats the packet from then on. A shared grant of the switch that waits
+//! for an agent is acknowledged when the agent has counted the grant, so that no machine has more
+//! than one such grant in flight.
 
 use lotus_locks::word::Mode;
 
@@ -13,7 +14,7 @@ use super::super::rules::{MAX_TRIES, Numbering};
 use super::{AgentPool, Effects, Hosted, Parked, Progress, Told, is_stale};
 
 impl AgentPool {
-    /// A packet has arrived from the switch.
+    /// Handles a packet from the switch.
     pub fn receive(&mut self, packet: Packet, now: u64, out: &mut Effects) {
         if packet.epoch != self.epoch {
             return;
@@ -26,7 +27,7 @@ impl AgentPool {
             return self.refused(&packet, now, out);
         }
         if is_own && self.under_way(&packet).is_none() {
-            // The answer to a packet that was acknowledged.
+            // The packet answers a packet that was already acknowledged.
             return;
         }
         let channel = self.channel(packet.lock, packet.origin);
@@ -51,12 +52,12 @@ impl AgentPool {
                 self.refused_task(packet.lock, packet.who, now, out);
             }
             Kind::Acquire | Kind::Release => self.for_agent(packet, now, out),
-            // They end at the switch.
+            // These packets end at the switch.
             Kind::Free | Kind::Starve | Kind::Ack => {}
         }
     }
 
-    /// ACQUIRE or RELEASE, for the agent of its lock.
+    /// Handles ACQUIRE or RELEASE for the agent of the packet's lock.
     pub(super) fn for_agent(&mut self, packet: Packet, now: u64, out: &mut Effects) {
         match self.hosted.get_mut(&packet.lock) {
             Some(Hosted::Here(_)) => {
@@ -71,9 +72,9 @@ impl AgentPool {
         }
     }
 
-    /// A packet for an agent that is absent. A task that the switch has granted the lock keeps the
-    /// agent where it is, so that the agent is on its way here; else it may be elsewhere, and the
-    /// packet goes back to the switch.
+    /// Handles a packet for an absent agent. If the switch has granted the lock to the packet's
+    /// task, the task keeps the agent in place, so the agent is on its way here. Otherwise the
+    /// agent may be elsewhere, and the packet goes back to the switch.
     fn without_agent(&mut self, packet: Packet, now: u64, out: &mut Effects) {
         let (lock, is_release) = (packet.lock, packet.kind == Kind::Release);
         if !(packet.granted && self.rules.withdraws) && packet.tries < MAX_TRIES {
@@ -83,7 +84,7 @@ impl AgentPool {
             return;
         }
         if is_release && !packet.granted {
-            // The task is granted the lock some time, and answers that.
+            // The task will be granted the lock at some time, and will answer the grant.
             return self.acknowledge(&packet, now, out);
         }
         let absent = self.hosted.entry(lock).or_insert(Hosted::Absent { parked: Vec::new() });
@@ -100,7 +101,7 @@ impl AgentPool {
         }
     }
 
-    /// Whether a packet waits here for its agent, unacknowledged.
+    /// Returns whether a packet waits here for its agent, unacknowledged.
     fn is_parked(&self, packet: &Packet) -> bool {
         let (Some(Hosted::Leaving { parked, .. }) | Some(Hosted::Absent { parked })) =
             self.hosted.get(&packet.lock)
@@ -111,7 +112,7 @@ impl AgentPool {
         is_switch_grant(packet) && parked.iter().any(is_it)
     }
 
-    /// A packet at its agent, acknowledged.
+    /// Processes an acknowledged packet at its agent.
     pub(super) fn at_agent(&mut self, packet: &Packet, now: u64, out: &mut Effects) {
         let (lock, who) = (packet.lock, packet.who);
         let Some(Hosted::Here(agent)) = self.hosted.get_mut(&lock) else { return };
@@ -132,10 +133,10 @@ impl AgentPool {
         self.settle(lock, now, out);
     }
 
-    /// A grant without an agent, from the switch or from the agent.
+    /// Handles a grant without an agent, from the switch or from the agent.
     fn granted(&mut self, packet: &Packet, now: u64, out: &mut Effects) {
         let (lock, who) = (packet.lock, packet.who);
-        // The agent's machine acknowledges what the switch has granted; the grant comes twice then.
+        // The agent's machine acknowledges grants of the switch; such a grant then comes twice.
         let is_switch = packet.origin.machine == self.machine;
         if !is_switch {
             self.acknowledge(packet, now, out);
@@ -143,8 +144,8 @@ impl AgentPool {
         self.granted_elsewhere(lock, who, packet.mode, is_switch, now, out);
     }
 
-    /// A lock is granted whose agent is elsewhere. A task that does not want it any more answers by
-    /// RELEASE, once.
+    /// Handles the grant of a lock whose agent is elsewhere. A task that no longer wants the lock
+    /// answers by RELEASE, once.
     fn granted_elsewhere(
         &mut self,
         lock: u32,
@@ -163,8 +164,8 @@ impl AgentPool {
         }
     }
 
-    /// A holder of this machine leaves: the agent learns of it, through the switch if it is not
-    /// here.
+    /// Handles the departure of a holder of this machine: the agent is told, through the switch if
+    /// the agent is not here.
     pub(super) fn leave(
         &mut self,
         lock: u32,
@@ -181,18 +182,18 @@ impl AgentPool {
         self.request(Packet { granted: true, ..packet }, now, out);
     }
 
-    /// The packet of this machine that an answer is to, if it is under way.
+    /// Returns the packet of this machine to which an answer belongs, if the packet is in flight.
     fn under_way(&self, answer: &Packet) -> Option<&Packet> {
         self.outboxes.get(&self.channel(answer.lock, answer.origin))?.under_way(answer.sequence)
     }
 
-    /// Takes a packet of this machine from those that are repeated.
+    /// Removes a packet of this machine from the packets to be repeated.
     pub(super) fn take(&mut self, answer: &Packet, now: u64, out: &mut Effects) -> Option<Packet> {
         let outbox = self.outboxes.get_mut(&self.channel(answer.lock, answer.origin))?;
         outbox.acknowledge(answer.sequence, now, &mut out.packets)
     }
 
-    /// Tells the origin of a packet that it has arrived.
+    /// Tells the origin of a packet that the packet has arrived.
     pub(super) fn acknowledge(&mut self, packet: &Packet, now: u64, out: &mut Effects) {
         let acknowledgement = acknowledgement(packet);
         if packet.origin.machine == self.machine {
@@ -202,7 +203,7 @@ impl AgentPool {
         }
     }
 
-    /// A packet of this machine has arrived.
+    /// Handles the acknowledgement of a packet of this machine.
     fn acknowledged(&mut self, answer: &Packet, now: u64, out: &mut Effects) {
         let Some(packet) = self.take(answer, now, out) else { return };
         let (lock, who) = (packet.lock, packet.who);
@@ -220,7 +221,7 @@ impl AgentPool {
         }
     }
 
-    /// A request of this machine is in no queue.
+    /// Handles the refusal of a request of this machine: the request is in no queue.
     pub(super) fn refused_task(
         &mut self,
         lock: u32,
@@ -243,7 +244,7 @@ impl AgentPool {
         self.answered(lock, who, now, out);
     }
 
-    /// Refuses requests that have waited for an absent agent for too long.
+    /// Refuses requests that have waited too long for an absent agent.
     pub(super) fn refuse_stale(&mut self, now: u64, out: &mut Effects) {
         let mut stale = Vec::new();
         for lock in std::mem::take(&mut self.absent) {
@@ -262,7 +263,7 @@ impl AgentPool {
     }
 }
 
-/// Whether a packet tells an agent of a grant that the switch has made.
+/// Returns whether a packet tells an agent of a grant made by the switch.
 const fn is_switch_grant(packet: &Packet) -> bool {
     matches!(packet.kind, Kind::Acquire) && packet.granted
 }

@@ -1,14 +1,15 @@
-//! The pool of a machine: its agents, and the requests of its tasks (FissLock §4.1, §5.1).
+//! The pool of a machine: the machine's agents, and the requests of its tasks (FissLock §4.1,
+//! §5.1).
 //!
-//! A state machine without a clock or a network: each input has the time, in nanoseconds, and adds
-//! to [`Effects`] the packets for the switch and what tasks are told. `arrivals` has what packets
-//! do, `agents` how agents come and go.
+//! A state machine without a clock or a network: every input has the time, in nanoseconds, and adds
+//! packets for the switch and news for tasks to [`Effects`]. `arrivals` handles packets, `agents`
+//! the arrival and departure of agents.
 //!
 //! A machine has several cores, whose channels are in [`super::cores`]. ACQUIRE and RELEASE are
-//! sent on the channel of the task's core, so that the switch hears a request before its
-//! withdrawal. All else is sent on the channel of the core that acts, with one exception: an agent
-//! that has closed its lock for readers leaves by the channel on which it has closed it. Otherwise
-//! STARVE might come after FREE, and close the lock for the next holder's readers.
+//! sent on the channel of the task's core, so that the switch receives a request before the
+//! request's withdrawal. Other packets are sent on the channel of the acting core, with one
+//! exception: an agent that has closed its lock for readers leaves by the channel used for closing.
+//! Otherwise STARVE might arrive after FREE, and close the lock for the next holder's readers.
 
 mod agents;
 mod arrivals;
@@ -28,22 +29,21 @@ use super::rules::{ABSENT_NS, Homes, Preference, Rules, STARVE_NS, rack_of};
 /// News for a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
-    /// It holds the lock.
+    /// The task holds the lock.
     Granted(u32, u32, Mode),
-    /// Its request is in no queue: it may ask again.
+    /// The task's request is in no queue: the task may ask again.
     Refused(u32, u32),
-    /// Others hold the lock, and it waits in the queue of the agent, or for another task of the
-    /// machine that does. It may come more than once, and just before the grant.
+    /// Other tasks hold the lock. The task waits in the agent's queue, or behind a task of the same
+    /// machine in that queue. This news may come more than once, and just before the grant.
     Queued(u32, u32),
 }
 
-/// Packets for the switch, and news: lock, task, and mode of a grant.
+/// Packets for the switch, and news for tasks: lock, task, and mode of a grant.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Effects {
-    /// Core that acts: the one that a packet has come to, or that of the task.
+    /// Acting core: the core at which a packet has arrived, or the task's core.
     pub core: u8,
-    /// Packets, in the order in which they are sent. Those of other cores' channels are sent by
-    /// these cores.
+    /// Packets, in sending order. Packets on other cores' channels are sent by those cores.
     pub packets: Vec<Packet>,
     /// News, in the order of the events.
     pub told: Vec<Told>,
@@ -52,11 +52,11 @@ pub struct Effects {
 /// State of a task's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
-    /// Before other requests of the machine for that lock, which go first.
+    /// Queued on the machine; other requests of the machine for the lock go first.
     Local,
     /// At the switch, or in the queue of an agent.
     Waits,
-    /// As before; the task has given up.
+    /// At the switch, or in the queue of an agent; the task has given up.
     GivenUp,
     /// Granted.
     Holds,
@@ -68,27 +68,27 @@ struct Wanted {
     progress: Progress,
 }
 
-/// A request that was sent to the switch. It is over when its packet is acknowledged and its grant
-/// or refusal has come.
+/// A request sent to the switch. The request is over when its packet is acknowledged and its grant
+/// or refusal has arrived.
 #[derive(Clone, Copy, Debug, Default)]
 struct AtSwitch {
     acknowledged: bool,
     answered: bool,
 }
 
-/// A packet that waits for an agent.
+/// A packet waiting for an agent.
 #[derive(Clone, Debug)]
 struct Parked {
     packet: Packet,
     since: u64,
 }
 
-/// Where a lock's agent is, as its pool knows.
+/// Location of a lock's agent, as known to the pool.
 #[derive(Clone, Debug)]
 enum Hosted {
     /// Here.
     Here(Agent),
-    /// Here until the switch has acknowledged the packet by which it leaves.
+    /// Here until the switch has acknowledged the agent's departure packet, `by`.
     Leaving { agent: Agent, by: (Origin, u64), parked: Vec<Parked> },
     /// On its way to this machine, or elsewhere.
     Absent { parked: Vec<Parked> },
@@ -104,26 +104,27 @@ pub struct AgentPool {
     racks: u8,
     epoch: u8,
     repeat_ns: u64,
-    /// By the rack whose switch decides, and channel: each switch counts for itself. There from the
-    /// first packet on.
+    /// By the rack of the deciding switch, and by channel: every switch counts separately. Created
+    /// with the first packet.
     outboxes: BTreeMap<(u8, Origin), Outbox>,
     inboxes: BTreeMap<(u8, Origin), Inbox>,
     hosted: BTreeMap<u32, Hosted>,
     wanted: BTreeMap<(u32, Participant), Wanted>,
     at_switch: BTreeMap<(u32, Participant), AtSwitch>,
-    /// Requests that wait for others of the machine, by lock.
+    /// Requests waiting behind other requests of the machine, by lock.
     local: BTreeMap<u32, VecDeque<Participant>>,
-    /// Locks whose agents, if they are here, may have waiters; all others have none.
+    /// Locks whose agents, if hosted here, may have waiters. Agents of other locks have no waiters.
     waited_for: BTreeSet<u32>,
-    /// Locks whose agents may be absent, with packets that wait for them; no other agents are.
+    /// Locks whose agents may be absent, with packets parked for them. Agents of other locks are
+    /// not absent.
     absent: BTreeSet<u32>,
     nonce: u16,
     starve_at: u64,
 }
 
 impl AgentPool {
-    /// The pool of a machine, which repeats packets after `repeat_ns` nanoseconds without an
-    /// acknowledgement.
+    /// Creates the pool of a machine, which repeats packets after `repeat_ns` nanoseconds without
+    /// an acknowledgement.
     pub const fn new(machine: u8, rules: Rules, preference: Preference, repeat_ns: u64) -> Self {
         Self {
             machine,
@@ -146,23 +147,23 @@ impl AgentPool {
         }
     }
 
-    /// The pool with homes of locks: those of all machines are the same.
+    /// Sets the homes of locks, which have to be the same on every machine.
     #[must_use]
     pub fn with_homes(self, homes: Homes) -> Self {
         Self { homes, ..self }
     }
 
-    /// The pool with a switch in each of so many racks.
+    /// Sets the number of racks, with a switch in each.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `racks` is 0.
     #[must_use]
     pub fn with_racks(self, racks: u8) -> Self {
         assert!(racks > 0, "there is a switch");
         Self { racks, ..self }
     }
 
-    /// Key of a channel to the switch that decides on a lock.
+    /// Returns the key of a channel to the switch that decides on a lock.
     fn channel(&self, lock: u32, origin: Origin) -> (u8, Origin) {
         (rack_of(lock, self.racks), origin)
     }
@@ -171,8 +172,8 @@ impl AgentPool {
         self.homes.is_home(self.machine, lock)
     }
 
-    /// A task asks for a lock that it neither holds nor waits for. On the agent's machine, the
-    /// agent decides without the switch.
+    /// Requests a lock for a task that neither holds the lock nor waits for it. On the agent's
+    /// machine, the agent decides without the switch.
     pub fn acquire(&mut self, lock: u32, task: u32, mode: Mode, now: u64, out: &mut Effects) {
         let nonces = self.rules.nonces && !broken(Rule::GrantsEchoNonces);
         let nonce = if nonces { self.nonce.wrapping_add(1) } else { 0 };
@@ -188,10 +189,10 @@ impl AgentPool {
         }
     }
 
-    /// The task that holds a lock releases it.
+    /// Releases a lock held by a task.
     ///
     /// # Panics
-    /// If it does not hold the lock.
+    /// If the task does not hold the lock.
     pub fn release(&mut self, lock: u32, task: u32, now: u64, out: &mut Effects) {
         let holds = |wanted: &Wanted| wanted.progress == Progress::Holds;
         let (who, mode) = self.request_of(lock, task, holds).expect("the task holds the lock");
@@ -199,8 +200,8 @@ impl AgentPool {
         self.leave(lock, who, mode, now, out);
     }
 
-    /// A task does not wait for a lock any more, and may ask again. Nothing happens if it does not
-    /// wait. As published, its RELEASE has the switch free the lock if the agent is not here.
+    /// Ends a task's wait for a lock; the task may ask again. Does nothing if the task does not
+    /// wait. As published, the RELEASE makes the switch free the lock if the agent is not here.
     pub fn give_up(&mut self, lock: u32, task: u32, now: u64, out: &mut Effects) {
         let waits = |wanted: &Wanted| matches!(wanted.progress, Progress::Local | Progress::Waits);
         let Some((who, mode)) = self.request_of(lock, task, waits) else { return };
@@ -229,8 +230,8 @@ impl AgentPool {
         self.request(release, now, out);
     }
 
-    /// Time has passed: repeats packets, refuses what waited too long for an absent agent, and has
-    /// agents look for starving writers.
+    /// Handles the passing of time: repeats packets, refuses requests that have waited too long for
+    /// an absent agent, and makes agents look for starving writers.
     pub fn tick(&mut self, now: u64, out: &mut Effects) {
         for outbox in self.outboxes.values_mut() {
             outbox.tick(now, &mut out.packets);
@@ -245,8 +246,8 @@ impl AgentPool {
         }
     }
 
-    /// Whether the machine has neither requests nor packets under way, nor agents but those that
-    /// rest at home.
+    /// Returns whether the machine has no requests, no packets in flight, and no agents except
+    /// agents resting at home.
     pub fn is_idle(&self) -> bool {
         self.wanted.is_empty()
             && self.at_switch.is_empty()
@@ -254,22 +255,23 @@ impl AgentPool {
             && self.hosted.iter().all(|(lock, hosted)| self.rests(*lock, hosted))
     }
 
-    /// Whether no request waits for its answer, and no packet is under way. Tasks may hold locks.
+    /// Returns whether no request waits for an answer, and no packet is in flight. Tasks may hold
+    /// locks.
     pub fn is_quiet(&self) -> bool {
         self.wanted.values().all(|wanted| wanted.progress == Progress::Holds)
             && self.at_switch.is_empty()
             && self.outboxes.values().all(Outbox::is_empty)
     }
 
-    /// Agents that are here or leave, but for those that rest, and requests that hold locks or wait
-    /// for them.
+    /// Number of agents here or leaving, except resting agents, plus the number of requests that
+    /// hold locks or wait.
     pub fn in_use(&self) -> usize {
         let resting =
             self.hosted.iter().filter(|(lock, hosted)| self.rests(**lock, hosted)).count();
         self.hosted.len() - resting + self.wanted.len()
     }
 
-    /// Whether an agent rests.
+    /// Returns whether an agent rests.
     fn rests(&self, lock: u32, hosted: &Hosted) -> bool {
         match hosted {
             Hosted::Here(agent) => self.is_home(lock) && agent.is_resting(),
@@ -277,7 +279,7 @@ impl AgentPool {
         }
     }
 
-    /// The agent of a lock, if it is here and not about to leave.
+    /// Returns the agent of a lock, if the agent is here and not about to leave.
     pub fn agent(&self, lock: u32) -> Option<&Agent> {
         match self.hosted.get(&lock) {
             Some(Hosted::Here(agent)) => Some(agent),
@@ -285,8 +287,8 @@ impl AgentPool {
         }
     }
 
-    /// The machine's state for a recovery (FissLock §5.3, S1). Nothing may happen between it and
-    /// [`AgentPool::recover`].
+    /// Returns the machine's state for a recovery (FissLock §5.3, S1). The pool must not be used
+    /// between this call and [`AgentPool::recover`].
     pub fn report(&self) -> MachineReport {
         let of = |agent: &Agent, leaves| {
             let queue = agent.queue.iter().copied().collect();
@@ -312,8 +314,8 @@ impl AgentPool {
         }
     }
 
-    /// Goes on after a recovery, in a new epoch, with the locks that were restored (S2): those that
-    /// concern it suffice ([`concerning`](super::recovery::concerning)).
+    /// Resumes after a recovery, in a new epoch, with the restored locks (S2); the locks that
+    /// concern the machine suffice ([`concerning`](super::recovery::concerning)).
     pub fn recover(
         &mut self,
         epoch: u8,
@@ -346,8 +348,8 @@ impl AgentPool {
         }
     }
 
-    /// Hosts an agent that was restored. Those that waited on their machines wait there now as
-    /// well, as far as there is room.
+    /// Hosts a restored agent. Tasks that waited on their machines now wait in the agent's queue as
+    /// well, as far as the queue has room.
     fn host_restored(&mut self, lock: u32, restored: &Restored, now: u64, out: &mut Effects) {
         let mut agent = restored.agent();
         let surplus = agent.queue.split_off(agent.queue.len().min(MAX_WAITERS));
@@ -358,7 +360,8 @@ impl AgentPool {
         }
     }
 
-    /// The request of a task for a lock whose state is asked for, and its mode.
+    /// Returns the task's request for a lock in a state that satisfies `is`, and the request's
+    /// mode.
     fn request_of(
         &self,
         lock: u32,
@@ -370,12 +373,12 @@ impl AgentPool {
         all.find(|(_, wanted)| is(wanted)).map(|((_, who), wanted)| (*who, wanted.mode))
     }
 
-    /// Sends a packet of a task: its request, or its RELEASE.
+    /// Sends a packet of a task: a request, or a RELEASE.
     fn request(&mut self, packet: Packet, now: u64, out: &mut Effects) {
         self.send(packet.who.core(), Traffic::Requests, packet, now, out);
     }
 
-    /// Sends a packet of an agent, or one that is sent on: its channel and number.
+    /// Sends a packet of an agent, or a forwarded packet. Returns the packet's channel and number.
     fn send_as_agent(
         &mut self,
         core: u8,
@@ -401,8 +404,8 @@ impl AgentPool {
         (origin, outbox.send(packet, now, &mut out.packets))
     }
 
-    /// Asks for the lock for tasks that wait on this machine: the agent if it is here, else the
-    /// switch, for one of them at a time.
+    /// Asks for the lock on behalf of tasks that wait on this machine: asks the agent if it is
+    /// here, otherwise the switch, for one task at a time.
     fn ask_local(&mut self, lock: u32, now: u64, out: &mut Effects) {
         while let Some(&who) = self.local.get(&lock).and_then(VecDeque::front) {
             let is_asking = self.at_switch.range(requests_of(lock)).next().is_some();
@@ -415,7 +418,8 @@ impl AgentPool {
             self.local.entry(lock).or_default().pop_front();
             let Some(wanted) = self.wanted.get_mut(&(lock, who)) else { continue };
             if wanted.progress != Progress::Local {
-                // As published, the grant of an earlier request of the task was taken for its own.
+                // As published, the grant of an earlier request of the task was taken for this
+                // request's grant.
                 continue;
             }
             wanted.progress = Progress::Waits;
@@ -439,7 +443,7 @@ impl AgentPool {
         self.local.remove(&lock);
     }
 
-    /// Tells a task of the agent's answer, through the switch if it is on another machine.
+    /// Tells a task the agent's answer, through the switch if the task is on another machine.
     fn asked(
         &mut self,
         asked: Admission,
@@ -460,7 +464,7 @@ impl AgentPool {
         }
     }
 
-    /// Notes whether the agent of a lock is here and has waiters.
+    /// Notes a lock whose agent is here and has waiters.
     fn note_waiters(&mut self, lock: u32) {
         if let Some(Hosted::Here(agent)) = self.hosted.get(&lock)
             && !agent.queue.is_empty()
@@ -469,17 +473,19 @@ impl AgentPool {
         }
     }
 
-    /// A request waits at the agent, which is here.
+    /// Handles a request that starts to wait at the agent, which is here.
     fn waits_at_agent(&mut self, lock: u32, now: u64, out: &mut Effects) {
         self.waited_for.insert(lock);
         match self.preference {
-            // Writers are preferred from now on: the switch has to know of one that asked here.
+            // Writers are preferred from now on: the switch has to learn of a writer that asked
+            // here.
             Preference::Writers => self.look_for_writers(lock, now, out),
             Preference::Readers => {}
         }
     }
 
-    /// Grants the lock to a task of this machine, if it still wants it: whether it does.
+    /// Grants the lock to a task of this machine, if the task still wants the lock. Returns whether
+    /// the task does.
     fn grant(&mut self, lock: u32, who: Participant, now: u64, out: &mut Effects) -> bool {
         let key = (lock, who);
         let Some(wanted) = self.wanted.get_mut(&key) else {
@@ -501,8 +507,8 @@ impl AgentPool {
         progress != Progress::GivenUp
     }
 
-    /// A request of this machine was acknowledged without a grant: it is in a queue, and those
-    /// behind it wait as well.
+    /// Handles a request of this machine that was acknowledged without a grant: the request is in a
+    /// queue, and the requests behind it wait as well.
     fn queued(&self, lock: u32, who: Participant, out: &mut Effects) {
         let is_answered = |state: &AtSwitch| state.answered;
         if self.at_switch.get(&(lock, who)).is_none_or(is_answered) {
@@ -513,12 +519,13 @@ impl AgentPool {
         out.told.extend(all.map(|who| Told::Queued(lock, who.task)));
     }
 
-    /// A request of this machine has its answer.
+    /// Notes that a request of this machine has its answer.
     fn answered(&mut self, lock: u32, who: Participant, now: u64, out: &mut Effects) {
         self.at_switch_is(lock, who, |state| state.answered = true, now, out);
     }
 
-    /// Notes what has become of a request at the switch. When it is over, the next one is sent.
+    /// Updates the state of a request at the switch. When the request is over, the next request is
+    /// sent.
     fn at_switch_is(
         &mut self,
         lock: u32,
@@ -536,14 +543,14 @@ impl AgentPool {
     }
 }
 
-/// All requests of a lock.
+/// Returns the key range of the requests for a lock.
 const fn requests_of(lock: u32) -> std::ops::RangeInclusive<(u32, Participant)> {
     let least = Participant { machine: 0, task: 0, nonce: 0 };
     let most = Participant { machine: u8::MAX, task: u32::MAX, nonce: u16::MAX };
     (lock, least)..=(lock, most)
 }
 
-/// Whether a packet has waited too long for its agent.
+/// Returns whether a packet has waited too long for its agent.
 const fn is_stale(parked: &Parked, now: u64) -> bool {
     now.saturating_sub(parked.since) >= ABSENT_NS
 }

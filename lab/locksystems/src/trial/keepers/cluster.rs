@@ -1,4 +1,4 @@
-//! A trial that runs: its cores, by node, and its audit.
+//! A running trial: cores by node, and the audit.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -33,12 +33,12 @@ use crate::switched::{AgentProgram, Places, Start, SwitchOptions, SwitchProgram}
 
 /// Time without an acknowledgement after which machines repeat packets.
 const REPEAT: Duration = Duration::from_micros(20);
-/// Time between two looks whether something has happened.
+/// Time between two checks for events.
 const STEP: Duration = Duration::from_micros(20);
-/// Steps that servers have to forget expelled machines.
+/// Number of steps that servers have for forgetting expelled machines.
 const LAST_STEPS: u32 = 1_000;
 
-/// What all cores of a trial know.
+/// State shared by all cores of a trial.
 pub(super) struct Shared {
     pub(super) referee: Arc<Referee>,
     pub(super) roster: Roster,
@@ -52,7 +52,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Notes that a node is lost for good, with the locks that it kept.
+    /// Records the permanent loss of a node with its locks.
     pub(super) fn lose(&self, node: NodeId) {
         locked(&self.lost).insert(node);
     }
@@ -61,17 +61,17 @@ impl Shared {
         locked(&self.lost).contains(&node)
     }
 
-    /// All lives so far, by their numbers.
+    /// All lives so far, with machine numbers.
     pub(super) fn lives(&self) -> Vec<(u8, Member)> {
         locked(&self.lives).clone()
     }
 }
 
-/// What a lane of a machine, by its number, has done.
+/// A lane's report, with the number of its machine.
 type LaneDone = (u8, Done);
 type Core = <SimMachines as Machines>::Core;
 
-/// A trial that runs.
+/// A running trial.
 pub(super) struct Cluster<'a> {
     machines: &'a SimMachines,
     trial: KeptTrial,
@@ -83,7 +83,7 @@ pub(super) struct Cluster<'a> {
     unsettled: Unsettled,
     /// Cores that run until the end.
     serving: Vec<Core>,
-    /// By the number of their machine.
+    /// Clients' cores by machine number.
     clients: Vec<(u8, Core)>,
     /// Closed at the end.
     is_over: (Sender<()>, Receiver<()>),
@@ -100,7 +100,7 @@ impl<'a> Cluster<'a> {
     ) -> Result<Self, TrialError> {
         let KeptTrial { plan, preference, rules, .. } = *trial;
         let may_be_cut_off = trial.faults.may_cut_off();
-        // A machine that stands still misses deadlines.
+        // A paused machine misses deadlines.
         let late = if trial.faults.pauses > 0 { trial.faults.pause } else { Duration::ZERO };
         let plan = Plan { may_be_cut_off, late: plan.late + late, ..plan };
         let bytes = (plan.locks * 16).next_multiple_of(4096);
@@ -166,7 +166,7 @@ impl<'a> Cluster<'a> {
     /// Starts the switch of a rack.
     fn start_switch(&mut self, rack: u16, places: Places, start: Start) -> Result<(), TrialError> {
         let (options, fabric) = (self.options, self.machines.fabric());
-        // There are no more racks than machines.
+        // The number of racks is at most the number of machines.
         let number = rack as u8;
         self.serve(switch_of(&self.plan, rack), "switch", move |executor| {
             let program = SwitchProgram::open(number, start, &places, options, executor, &*fabric);
@@ -174,14 +174,14 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Starts the cores of servers on some nodes.
+    /// Starts the server cores of selected nodes.
     fn start_keepers(&mut self, is_there: impl Fn(NodeId) -> bool) -> Result<(), TrialError> {
         let cores = self.keeper.cores().into_iter().filter(|(at, _)| is_there(at.node));
         for (at, open) in cores {
             let (fabric, roster) = (self.machines.fabric(), self.shared.roster.clone());
             self.serve(at.node, &format!("server-{}", at.lane.0), move |executor| {
                 let core = open(executor, &*fabric, roster);
-                // It serves until it is dropped.
+                // The core serves until dropped.
                 executor.handle().spawn(async move {
                     std::future::pending::<()>().await;
                     drop(core);
@@ -202,7 +202,7 @@ impl<'a> Cluster<'a> {
         let program: Program = Box::new(move |executor| {
             set_up(executor);
             Box::pin(async move {
-                // An error: it is only closed.
+                // An error only means that the channel is closed.
                 let _closed = is_over.recv().await;
             })
         });
@@ -210,7 +210,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Starts a machine in one of its lives, under a number of its own.
+    /// Starts a life of a machine, under an unused number.
     fn start_machine(&mut self, machine: u16, number: u8, life: u16) -> Result<(), TrialError> {
         let node = node_of(machine);
         let member = self.shared.roster.join(node, self.plan.lanes);
@@ -262,7 +262,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Opens a lane of a machine: what makes its users, by their numbers.
+    /// Opens a machine's lane; the returned function makes the users of the lane by number.
     fn opening(
         &self,
         member: Member,
@@ -289,14 +289,14 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Numbers of machines that live to the end.
+    /// Numbers of machines that survive to the end.
     fn living(&self) -> Vec<u8> {
         let first = (0..self.plan.machines).filter(|machine| !self.fate.lost.contains(machine));
         let later = self.plan.machines..self.plan.machines + self.fate.returns.len() as u16;
         first.chain(later).map(|number| number as u8).collect()
     }
 
-    /// A node is up again.
+    /// Starts the cores of a node that has restarted.
     fn restarted(&mut self, node: NodeId) -> Result<(), TrialError> {
         let rack = switches(&self.plan).position(|switch| switch == node);
         if let Some((rack, places)) = rack.zip(self.keeper.places.clone()) {
@@ -311,13 +311,13 @@ impl<'a> Cluster<'a> {
         self.start_machine(node.0 - node_of(0).0, (self.plan.machines + place) as u8, 1)
     }
 
-    /// Lets all happen, waits for the clients that live, and audits.
+    /// Runs the trial, waits for the surviving clients, and audits.
     pub(super) fn finish(mut self) -> Result<Judgement, TrialError> {
         let living = self.living();
         let mut verdict = Judgement::default();
         let mut left = living.len() * usize::from(self.plan.lanes);
         let referee = Arc::clone(&self.shared.referee);
-        // What comes after a violation says nothing new, and may take long.
+        // After a violation, further results say nothing new, and may take long.
         while (left > 0 || !self.unsettled.is_over()) && !referee.has_violations() {
             match self.machines.run_for(STEP) {
                 Some(Stop::Restarted(node)) => self.restarted(node)?,
@@ -342,8 +342,8 @@ impl<'a> Cluster<'a> {
         Ok(verdict)
     }
 
-    /// Audits when the clients have ended: each living machine can write under every lock that is
-    /// kept, and no lock is left. Then ends all cores.
+    /// Audits after the clients have ended: each surviving machine can write under every kept lock,
+    /// and no lock is left held. Then ends all cores.
     fn look_at_the_end(self, living: &[u8]) -> Result<(), TrialError> {
         for (number, member) in self.shared.lives() {
             if living.contains(&number) {
@@ -363,7 +363,7 @@ impl<'a> Cluster<'a> {
         }
         let Self { machines, is_over, serving, clients, .. } = self;
         is_over.0.close();
-        // Those of a machine that is cut off wait in vain.
+        // Cores of machines that are cut off wait in vain.
         let ended = clients.into_iter().filter(|(number, _)| living.contains(number));
         for core in ended.map(|(_, core)| core).chain(serving) {
             machines.join(core);
@@ -407,7 +407,7 @@ impl<'a> Cluster<'a> {
 }
 
 impl LockUser<KeptLocker> {
-    /// Writes under every lock that is kept, once.
+    /// Writes once under every kept lock.
     async fn audit(&mut self, number: u8) {
         let timer = self.lane.executor().clone();
         let until = timer.now().after(self.plan.patience);
@@ -418,7 +418,7 @@ impl LockUser<KeptLocker> {
             match self.locker.acquire(lock, Mode::Exclusive, Wait::Until(until)).await {
                 Ok(held) => {
                     self.use_lock(lock, Mode::Exclusive).await;
-                    // To its end: the lane is closed then.
+                    // Awaited to its end, as the lane is closed next.
                     if let Err(why) = self.locker.release(held).await {
                         let what = format!("lock {lock}: its release at {number} says that {why}");
                         self.referee.violate(what);

@@ -1,4 +1,4 @@
-//! What happens in a trial, and when.
+//! The faults of a trial and their times.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,43 +10,44 @@ use rand::rngs::SmallRng;
 use super::super::simulated::lossy;
 use super::KeptTrial;
 
-/// Faults of a trial of locks that something keeps.
+/// Faults of a trial of locks kept outside memory words.
 #[derive(Clone, PartialEq, Debug)]
 pub struct KeptFaults {
     /// Rates of random faults of messages.
     pub rates: Rates,
-    /// Number of machines that crash.
+    /// Number of crashes of machines.
     pub crashes: u32,
     /// Number of pauses of machines.
     pub pauses: u32,
-    /// The longest of them.
+    /// The longest pause.
     pub pause: Duration,
     /// Share of paused machines that are expelled meanwhile.
     pub expelled: f64,
     /// Number of machines that are cut off for a while, and expelled meanwhile.
     pub partitions: u32,
-    /// Whether machines that crashed come back, in another life.
+    /// Whether crashed machines return in another life.
     pub returns: bool,
-    /// Number of times that a switch crashes, and returns without its state.
+    /// Number of crashes of a switch, which returns without its state.
     pub switch_losses: u32,
-    /// Number of servers that crash; there is one.
+    /// Number of crashes of servers; a trial has one server.
     pub server_losses: u32,
-    /// Whether what was crashed of servers returns, without its locks: with NetLock, the switch.
+    /// Whether the crashed server returns, without its locks; with NetLock, the switch crashes and
+    /// returns.
     pub server_returns: bool,
-    /// Time for which it stays down at least.
+    /// Least time for which the server stays down.
     pub server_down: Duration,
     /// Number of recoveries that begin without a loss.
     pub recoveries: u32,
-    /// Share of recoveries before which one begins that is not finished.
+    /// Share of recoveries that an unfinished recovery precedes.
     pub unfinished: f64,
-    /// Time within which those begin.
+    /// Time within which the faults begin.
     pub span: Duration,
     /// The longest time until a loss is found.
     pub detection: Duration,
 }
 
 impl KeptFaults {
-    /// None.
+    /// Returns no faults.
     pub fn none() -> Self {
         Self {
             rates: Rates::default(),
@@ -67,7 +68,7 @@ impl KeptFaults {
         }
     }
 
-    /// A fifth of all messages is lost, others come twice, late, or in another order.
+    /// Loses a fifth of the messages; duplicates, delays and reorders further messages.
     #[must_use]
     pub fn lossy(self) -> Self {
         Self { rates: lossy(self.rates), ..self }
@@ -78,7 +79,7 @@ impl KeptFaults {
         self.partitions > 0 || self.pauses > 0
     }
 
-    /// Draws what happens: each machine is struck once at most, and one is spared.
+    /// Draws the faults: a machine is struck at most once, and at least one machine is spared.
     pub(super) fn draw(&self, trial: &KeptTrial, rng: &mut SmallRng) -> Fate {
         let mut machines: Vec<u16> = (0..trial.plan.machines).collect();
         let mut fate = Fate::default();
@@ -92,7 +93,7 @@ impl KeptFaults {
                 self.strike(kind, machine, &mut fate, rng);
             }
         }
-        // One loss after the other.
+        // Losses do not overlap.
         let mut before = Duration::ZERO;
         for _ in 0..self.switch_losses {
             let at = before + self.within(rng);
@@ -162,17 +163,17 @@ impl KeptFaults {
     }
 }
 
-/// What happens at a time, to machines by their places.
+/// A scheduled fault or return, with its machine's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Happening {
     Crash(u16),
-    /// In another life; the second is its place in [`Fate::returns`].
+    /// The machine returns in another life; the second number is the index in [`Fate::returns`].
     Return(u16, usize),
     Pause(u16, Duration),
     Isolate(u16),
     Rejoin(u16),
     Expel(u16),
-    /// That of a rack.
+    /// The switch of a rack is lost.
     LoseSwitch(u16),
     RegainSwitch(u16),
     LoseServer,
@@ -181,14 +182,14 @@ pub(super) enum Happening {
     Recover,
 }
 
-/// All that happens in a trial.
+/// All scheduled events of a trial.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fate {
-    /// In the order of their times.
+    /// In order of time.
     pub(super) happenings: Vec<(Duration, Happening)>,
-    /// Machines that return, each once.
+    /// Returning machines, each once.
     pub(super) returns: Vec<u16>,
-    /// Machines that are lost in their first life.
+    /// Machines lost in their first life.
     pub(super) lost: BTreeSet<u16>,
 }
 

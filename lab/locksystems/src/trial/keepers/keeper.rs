@@ -1,4 +1,4 @@
-//! Where locks are kept: the nodes of a trial, and the cores that keep its locks.
+//! The nodes of a trial, and the cores that keep locks.
 
 use std::any::Any;
 use std::rc::Rc;
@@ -21,20 +21,20 @@ use crate::redlock::{RedLockClient, RedisCore, RpcLink, SharedRedis};
 use crate::servers::{Keeps, Kept, Layout, ServerClient, ServerCore, ServiceNodes};
 use crate::switched::{Machine, MachineLanes, Places, SwitchOptions, SwitchedLocker};
 
-/// Lane of the membership, which recovers.
+/// Lane of the membership, which runs recoveries.
 pub(super) const MEMBERSHIP: Endpoint = Endpoint { node: MEMORY, lane: LaneId(0) };
-/// Node of the switch, or of the first rack's.
+/// Node of the switch; with racks, of the first rack's switch.
 pub(super) const SWITCH: NodeId = NodeId(1);
 /// Node of the server, or of the Redis.
 pub(super) const SERVER: NodeId = NodeId(2);
 /// Node of the first machine.
 pub(super) const FIRST: u16 = 3;
-/// Lanes of a machine in one of its lives: first the agent's two, then those of clients.
+/// Lanes of a machine in one life: first the agent's two, then the clients' lanes.
 pub(super) const LANES_A_LIFE: u16 = 16;
 pub(super) const AGENT_LANES: u16 = 2;
-/// Lane of a machine that keeps a table of locks. Askers have names of seven bits for lanes.
+/// Lane of a machine that keeps a table of locks. Names of askers have seven bits for lanes.
 const TABLE_LANE: u16 = 120;
-/// Hot locks, and their slots in a switch: fewer than clients.
+/// Hot locks with their slots in a switch: fewer slots than clients.
 const HOT: [(u64, u32); 2] = [(0, 3), (2, 4)];
 
 /// Node of a machine.
@@ -42,7 +42,7 @@ pub(super) const fn node_of(machine: u16) -> NodeId {
     NodeId(FIRST + machine)
 }
 
-/// Node of a rack's switch: that of others than the first is behind the machines.
+/// Node of a rack's switch: the switches of later racks are numbered behind the machines.
 pub(super) const fn switch_of(plan: &Plan, rack: u16) -> NodeId {
     match rack {
         0 => SWITCH,
@@ -64,11 +64,11 @@ pub(super) const fn nodes(plan: &Plan) -> u16 {
 pub(super) type OpenCore =
     Box<dyn FnOnce(&mut Executor, &dyn Fabric, Roster) -> Box<dyn Any> + Send>;
 
-/// What keeps the locks of a trial. Clones share tables and pools.
+/// The keepers of a trial's locks. Clones share tables and pools.
 #[derive(Clone)]
 pub(super) struct Keeper {
     kept: Kept,
-    /// For locks of a switch: its place, and those of the machines by number.
+    /// For locks of a switch: the places of the switch and of the machines by number.
     pub(super) places: Option<Places>,
     /// The pools of the machines, by number.
     pub(super) pools: Vec<Arc<Machine>>,
@@ -77,12 +77,12 @@ pub(super) struct Keeper {
     times: Times,
     /// Number of locks.
     locks: u64,
-    /// Locks from this number on are not the switch's.
+    /// The switch keeps the locks below this number.
     below: u64,
 }
 
 impl Keeper {
-    /// The keeper of a trial, with numbers for the machines that return.
+    /// Returns the keeper of a trial, with numbers reserved for returning machines.
     pub(super) fn new(trial: &KeptTrial, fate: &Fate, options: SwitchOptions) -> Self {
         let machines = trial.plan.machines;
         let below = match trial.kept {
@@ -117,7 +117,7 @@ impl Keeper {
         keeper
     }
 
-    /// Begins with free locks at all servers.
+    /// Resets the locks of all servers to free.
     pub(super) fn clear(&mut self, machines: u16) {
         let tables = match self.kept {
             Kept::FissLock | Kept::FissLockLocal | Kept::RedLock => None,
@@ -132,7 +132,7 @@ impl Keeper {
         self.redis = SharedRedis::default();
     }
 
-    /// The cores that keep locks, each with its place; the switch of FissLock is none of them.
+    /// The cores that keep locks, with addresses; FissLock's switch is not included.
     pub(super) fn cores(&self) -> Vec<(Endpoint, OpenCore)> {
         if self.kept == Kept::RedLock {
             let (at, redis) = (self.redis_at(), self.redis.clone());
@@ -156,7 +156,7 @@ impl Keeper {
         Endpoint { node: SERVER, lane: LaneId(0) }
     }
 
-    /// Number of locks that are held or waited for, at cores of nodes that are not lost.
+    /// Number of locks that are held or waited for at cores of surviving nodes.
     pub(super) fn used(&self, is_lost: impl Fn(NodeId) -> bool) -> usize {
         if self.kept == Kept::RedLock {
             return if is_lost(SERVER) { 0 } else { self.redis.used() };
@@ -165,7 +165,7 @@ impl Keeper {
         cores.filter(|(at, _)| !is_lost(at.node)).map(|(_, keeps)| keeps.used()).sum()
     }
 
-    /// Locks, of so many, that are lost with a node.
+    /// Locks among the first `locks` that are lost with a node.
     pub(super) fn lost_with(&self, node: NodeId, locks: u64) -> Vec<u64> {
         let is_in_front = node == SWITCH && self.kept == Kept::NetLock;
         if is_in_front || node == SERVER && self.kept.has_server() {
@@ -177,7 +177,7 @@ impl Keeper {
         (first..locks).filter(|lock| placement.core_of(*lock).node == node).collect()
     }
 
-    /// The use of the locks by the lane of `rpc`, of a machine by its number.
+    /// Returns the locker of a machine, by number, on the lane of `rpc`.
     pub(super) fn locker(
         &self,
         rpc: &Rpc,

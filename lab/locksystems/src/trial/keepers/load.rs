@@ -1,4 +1,4 @@
-//! What a client does: it takes and releases locks, and reads and writes two words under each.
+//! A client's work: takes and releases locks, and reads and writes two words under each lock.
 
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ use crate::locker::Locker;
 
 /// Node of the memory that locks protect.
 pub const MEMORY: NodeId = NodeId(0);
-/// Region of that memory.
+/// Region of the protected memory.
 pub const REGION: RegionId = RegionId(0);
 /// Bytes of a lock's two words.
 const STRIDE: u64 = 16;
@@ -48,23 +48,23 @@ pub struct Plan {
     pub hurried: f64,
     /// Share of requests that are dropped after a short time.
     pub dropped: f64,
-    /// The longest of those short times.
+    /// The longest short wait.
     pub hurry: Duration,
-    /// The longest time for which a lock is held, beside that of the verbs.
+    /// The longest hold of a lock, besides the verbs.
     pub hold: Duration,
     /// The longest time between two requests.
     pub think: Duration,
-    /// The longest time between a deadline and the refusal.
+    /// Bound of the time between a deadline and its refusal.
     pub late: Duration,
-    /// Time after which a request that waits for as long as it takes counts as stuck.
+    /// Time after which a patient request counts as stuck.
     pub patience: Duration,
     /// Whether a machine may be cut off from the memory.
     pub may_be_cut_off: bool,
 }
 
 impl Plan {
-    /// Four machines of two lanes with two clients each, and two locks; half of the requests read,
-    /// and all of them wait.
+    /// Four machines with two lanes of two clients each, and two locks; half of the requests read,
+    /// and every request waits.
     pub const SMALL: Self = Self {
         machines: 4,
         lanes: 2,
@@ -84,23 +84,23 @@ impl Plan {
         may_be_cut_off: false,
     };
 
-    /// All kinds of requests.
+    /// Uses all kinds of requests.
     #[must_use]
     pub const fn mixed(self) -> Self {
         Self { refusing: 0.2, hurried: 0.2, dropped: 0.2, ..self }
     }
 }
 
-/// What a lane reports.
+/// Report of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// Locks entered.
+    /// Number of acquisitions.
     pub entered: u64,
-    /// Requests that came to nothing.
+    /// Number of requests that got no lock.
     pub refused: u64,
-    /// The longest time between a deadline and the refusal.
+    /// The longest time between a deadline and its refusal.
     pub late: Duration,
-    /// What the lane's locker has counted.
+    /// Counts of the lane's locker.
     pub counts: Counts,
 }
 
@@ -113,12 +113,12 @@ impl AddAssign for Done {
     }
 }
 
-/// Locks that no client can have any more, because what kept them is lost.
+/// Locks lost for all clients together with the keeper.
 #[derive(Debug, Default)]
 pub struct Unkept(Mutex<BTreeSet<u64>>);
 
 impl Unkept {
-    /// Notes that these locks are lost.
+    /// Records the loss of locks.
     pub fn lose(&self, locks: impl IntoIterator<Item = u64>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(locks);
     }
@@ -128,27 +128,27 @@ impl Unkept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&lock)
     }
 
-    /// Whether none is lost.
+    /// Whether no lock is lost.
     pub fn is_empty(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 }
 
-/// One client.
+/// A client.
 pub struct LockUser<L> {
-    /// The lane's use of the locks.
+    /// The lane's locker.
     pub locker: L,
-    /// The lane, for what the locks protect.
+    /// The lane, for access to the protected memory.
     pub lane: Lane,
-    /// The machine in its life, for the judges.
+    /// The machine's life, for the judges.
     pub life: Claimant,
     /// The judges.
     pub referee: Arc<Referee>,
-    /// Locks that are lost.
+    /// Lost locks.
     pub unkept: Arc<Unkept>,
-    /// What it does.
+    /// The client's load.
     pub plan: Plan,
-    /// Its randomness.
+    /// The client's random stream.
     pub rng: SmallRng,
 }
 
@@ -162,7 +162,8 @@ impl<L: Locker> LockUser<L> {
         self.lane.executor().sleep(span).await;
     }
 
-    /// Does all rounds, unless the machine is expelled. The counts are the locker's, and left out.
+    /// Runs all rounds, unless the machine is expelled. `Done::counts` stays empty: the locker has
+    /// the counts.
     pub async fn run(mut self) -> Done {
         let mut done = Done::default();
         for _ in 0..self.plan.rounds {
@@ -178,7 +179,7 @@ impl<L: Locker> LockUser<L> {
         done
     }
 
-    /// One request: whether the lock was held.
+    /// Makes one request. Returns whether the lock was held.
     async fn round(&mut self, lock: u64, done: &mut Done) -> Result<bool, NotHeld> {
         let is_reader = self.rng.random_bool(self.plan.shared);
         let mode = if is_reader { Mode::Shared } else { Mode::Exclusive };
@@ -222,7 +223,7 @@ impl<L: Locker> LockUser<L> {
         self.outcome(lock, mode, outcome).await
     }
 
-    /// Whether a lock may be out of reach: the machine is expelled, or what keeps the lock is lost.
+    /// Whether a lock may be out of reach: the machine is expelled, or the lock's keeper is lost.
     fn is_excused(&self, lock: u64) -> bool {
         self.referee.is_out(self.life) || self.unkept.is_lost(lock)
     }
@@ -255,7 +256,7 @@ impl<L: Locker> LockUser<L> {
         Ok(true)
     }
 
-    /// Does under a lock what shows if it is another's as well.
+    /// Reads or writes the words under a lock, which shows a second holder.
     pub async fn use_lock(&mut self, lock: u64, mode: Mode) {
         self.referee.enter(lock, self.life, mode);
         let is_torn = self.touch(lock, mode).await.is_none();
@@ -266,7 +267,7 @@ impl<L: Locker> LockUser<L> {
         self.referee.leave(lock, self.life, mode, is_torn);
     }
 
-    /// The words; none for a node that cannot reach the memory any more.
+    /// Reads the words; `None` if the node can no longer reach the memory.
     async fn read(&self, lock: u64) -> Option<[u64; 2]> {
         let mut batch = self.lane.batch();
         let buffer = batch.read(RemoteAddr::new(MEMORY, REGION, lock * STRIDE), 16);
@@ -280,7 +281,7 @@ impl<L: Locker> LockUser<L> {
         batch.post().await.ok().map(|_| ())
     }
 
-    /// Reads the words, and a writer writes them, one after the other.
+    /// Reads the words; a writer then writes both in order.
     async fn touch(&mut self, lock: u64, mode: Mode) -> Option<()> {
         let words = self.read(lock).await?;
         self.referee.judge(lock, self.life, words);
@@ -295,7 +296,7 @@ impl<L: Locker> LockUser<L> {
     }
 }
 
-/// What the first future comes to, unless the other one ends before.
+/// Output of the first future; `None` if `other` ends before.
 pub async fn before<T>(
     first: impl Future<Output = T>,
     other: impl Future<Output = ()>,

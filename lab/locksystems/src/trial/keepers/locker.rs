@@ -1,4 +1,4 @@
-//! A lane's use of the locks of a keeper, whichever it is.
+//! A lane's client of a keeper's locks, for every kind of keeper.
 
 use lotus_locks::word::Mode;
 use lotus_locks::{Counts, NotHeld, Wait};
@@ -17,7 +17,7 @@ pub(super) enum KeptLocker {
     Redis(RedLockClient),
 }
 
-/// A lock that is held. Dropped, it is released.
+/// A held lock. Dropping it releases the lock.
 pub(super) enum KeptHeld {
     Switched(SwitchedHold),
     Served(ServerHeld),
@@ -40,7 +40,7 @@ impl Locker for KeptLocker {
     }
 
     /// # Panics
-    /// If the lock is of another locker.
+    /// If the lock belongs to another locker.
     async fn release(&self, held: KeptHeld) -> Result<(), NotHeld> {
         match (self, held) {
             (Self::Switched(locker), KeptHeld::Switched(held)) => locker.release(held).await,

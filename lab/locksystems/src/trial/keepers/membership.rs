@@ -1,8 +1,8 @@
-//! The membership of a trial: a core of the memory node, which injects the faults, expels lost
-//! machines, and has FissLock recover.
+//! The membership of a trial: a core of the memory node that injects the faults, expels lost
+//! machines, and starts FissLock's recoveries.
 //!
-//! Faults happen while a recovery is under way, too: two tasks share the core. One lets things
-//! happen at their times, and leaves notices; the other recovers as long as there are any.
+//! Faults also happen during a recovery, so two tasks share the core. The first injects faults at
+//! their times and leaves notices; the second recovers as long as there are notices.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -26,12 +26,12 @@ use super::{KeptTrial, cluster::Shared};
 use crate::servers::Kept;
 use crate::switched::{Places, recover};
 
-/// Tries of one call of a recovery: they end soon enough for a switch that returns meanwhile.
+/// Patience of a recovery call: short enough for a switch that returns meanwhile.
 const PATIENCE: Patience = Patience::constant(Duration::from_micros(20), 50);
-/// Recoveries after which a trial is given up.
+/// Number of recoveries after which a trial is given up.
 const MOST_TRIES: u32 = 1_000;
 
-/// What is left to be done: things that are to happen, and notices that are not dealt with.
+/// Number of pending items: the injecting task and unhandled notices.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unsettled(Arc<AtomicU32>);
 
@@ -44,13 +44,13 @@ impl Unsettled {
         self.0.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Whether nothing is left.
+    /// Whether nothing is pending.
     pub(super) fn is_over(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 }
 
-/// The membership, before its core runs.
+/// The membership before the start of its core.
 pub(super) struct Membership {
     pub(super) trial: KeptTrial,
     pub(super) fate: Fate,
@@ -60,7 +60,7 @@ pub(super) struct Membership {
     pub(super) unsettled: Unsettled,
 }
 
-/// Machines that FissLock's recoveries count on, by number.
+/// Numbers of the machines that FissLock's recoveries count on.
 type Survivors = Rc<RefCell<Vec<u8>>>;
 
 impl Membership {
@@ -70,7 +70,7 @@ impl Membership {
         let (notices, noticed) = async_channel::unbounded();
         let survivors: Survivors =
             Rc::new(RefCell::new((0..self.trial.plan.machines as u8).collect()));
-        // The first task ends last.
+        // Counts the first task until its end.
         self.unsettled.add(1);
         if let Some(places) = self.keeper.places.clone() {
             let recovering = Recovering {
@@ -93,7 +93,7 @@ impl Membership {
     }
 }
 
-/// The task that lets things happen.
+/// The task that injects faults.
 struct HappeningTask {
     membership: Membership,
     survivors: Survivors,
@@ -116,7 +116,7 @@ impl HappeningTask {
         injected.unwrap_or_else(|error| panic!("a fault: {error}"));
     }
 
-    /// Crashes a node: locks that it keeps are lost with it.
+    /// Crashes a node, whose locks are lost.
     fn crash(&self, node: NodeId) {
         let Membership { keeper, shared, trial, .. } = &self.membership;
         self.inject(Fault::Crash { node, memory: MemoryFate::Lost });
@@ -159,7 +159,7 @@ impl HappeningTask {
         }
     }
 
-    /// The node that is lost when the server is.
+    /// The node that a server loss crashes.
     fn server(&self) -> NodeId {
         let is_in_front = self.membership.trial.kept == Kept::NetLock;
         if is_in_front && self.membership.trial.faults.server_returns { SWITCH } else { SERVER }
@@ -172,7 +172,7 @@ impl HappeningTask {
         }
     }
 
-    /// Expels a machine in its first life: nothing that it does has an effect any more.
+    /// Expels a machine in its first life: from now on its actions have no effect.
     fn expel(&self, machine: u16) {
         let Membership { shared, fabric, .. } = &self.membership;
         let node = node_of(machine);
@@ -210,7 +210,7 @@ impl Recovering {
             let mut dealt_with = 1;
             let mut failures = Vec::new();
             loop {
-                // What was noticed before counts for the recovery that begins now.
+                // The next recovery covers earlier notices.
                 while self.noticed.try_recv().is_ok() {
                     dealt_with += 1;
                 }
@@ -232,13 +232,13 @@ impl Recovering {
         }
     }
 
-    /// A coordinator that is lost on its way.
+    /// Begins a recovery whose coordinator is lost before the end.
     async fn begin_in_vain(&mut self) {
         self.epoch += 1;
         let survivors = self.survivors.borrow().clone();
         let until = self.timer.now().after(Duration::from_micros(self.rng.random_range(1..20)));
         let first = recover(&self.rpc, &self.places, self.epoch, &survivors, PATIENCE);
-        // Whether it is over before that does not matter.
+        // A recovery that ends earlier does no harm.
         let _ = before(first, self.timer.sleep_until(until)).await;
     }
 }

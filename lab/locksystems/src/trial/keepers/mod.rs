@@ -1,24 +1,25 @@
-//! Trials of locks that a switch, servers or a Redis keep, on virtual time and with faults.
+//! Trials of locks kept by a switch, servers or a Redis, on virtual time and with faults.
 //!
 //! # What it is
-//! The counterpart of [`super::simulate`] for locks whose state is in no word of a memory node: the
-//! same judges, clients that do the same, and faults drawn from the seed. Machines crash, stand
-//! still, are cut off and return; the switch loses its state; a server is lost. A core of the
-//! memory node stands for the membership: it fences a lost machine at the memory, tells the keepers
-//! of it, and has FissLock recover.
+//! The counterpart of [`super::simulate`] for locks whose state is not in words of a memory node:
+//! the same judges and clients' work, and faults drawn from the seed. Machines crash, stand still,
+//! are cut off and return; the switch loses its state; a server is lost. A core of the memory node
+//! plays the membership: it fences a lost machine at the memory, informs the keepers, and starts
+//! FissLock's recovery.
 //!
 //! # What it is not
-//! No memory is lost, and no verb is held up: these locks use none.
+//! No memory is lost, and no verb is delayed: these locks use no verbs.
 //!
 //! # Machines that return
-//! A machine that crashed returns in another life. To FissLock it is another machine, with a number
-//! and lanes that none had before: packets for its earlier life reach no lane. Where machines keep
-//! tables of locks (ParLock, Traditional), one that returned would begin with free ones, so there
-//! is no recovery, and none returns; its share of the locks is lost.
+//! A crashed machine returns in a new life. For FissLock it is a new machine, with an unused number
+//! and unused lanes: packets for its earlier life reach no lane. Where machines keep tables of
+//! locks (ParLock, Traditional), a returning machine would begin with free locks. So these services
+//! have no recovery, no machine returns, and a lost machine's share of the locks is lost.
 //!
 //! # Rooms
-//! `load`: what clients do; `locker`: locks of whichever keeper; `keeper`: where they are kept;
-//! `cluster`: cores and the audit; `faults`: what happens; `membership`: what is done about it.
+//! `load`: the clients' work; `locker`: one type for the locks of every keeper; `keeper`: the nodes
+//! and cores that keep locks; `cluster`: cores and the audit; `faults`: scheduled faults;
+//! `membership`: injection of faults, expulsion and recovery.
 
 mod cluster;
 mod faults;
@@ -42,18 +43,17 @@ use keeper::{nodes, switches};
 pub use faults::KeptFaults;
 pub use load::{Done, LockUser, MEMORY, Plan, REGION, Unkept, before};
 
-/// Profile of the simulated machines: one with a switch.
+/// Profile of the simulated machines: includes a switch.
 const PROFILE: &str = "tofino-cx5";
 /// Stream of the world's randomness from which faults are drawn.
 const STREAM: u64 = u64::MAX;
-/// Virtual time after which a trial counts as stuck. Longer than servers that are lost are waited
-/// for.
+/// Virtual time after which a trial counts as stuck. Longer than clients wait for lost servers.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A trial of locks that something keeps.
+/// A trial of locks kept outside memory words.
 #[derive(Clone, Debug)]
 pub struct KeptTrial {
-    /// What keeps them.
+    /// The lock service.
     pub kept: Kept,
     /// Rules of FissLock.
     pub rules: Rules,
@@ -68,9 +68,9 @@ pub struct KeptTrial {
 }
 
 impl KeptTrial {
-    /// A small load without faults, with all holes of FissLock closed.
+    /// Returns a small load without faults, with all holes of FissLock closed.
     pub fn of(kept: Kept) -> Self {
-        // Servers are asked again after milliseconds, up to fifty.
+        // Clients repeat requests to servers after milliseconds, up to fifty.
         let patience = match kept {
             Kept::FissLock | Kept::FissLockLocal => Plan::SMALL.patience,
             _ => Duration::from_secs(4),
@@ -86,7 +86,7 @@ impl KeptTrial {
         }
     }
 
-    /// Runs the trial in a world of its own.
+    /// Runs the trial in a new world.
     ///
     /// # Errors
     /// [`TrialError`].

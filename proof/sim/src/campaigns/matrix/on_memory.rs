@@ -1,15 +1,15 @@
-//! Points of locks on memory nodes: the systems that pass them, and the roles that are struck.
+//! Fault points of locks on memory nodes: the lock systems that pass a point, and the struck roles.
 //!
-//! A lock is reset when a lost node has used it. So the node that dies first dies with a lock in
-//! its hands, or, where the second strike is a pause, as it waits for one.
+//! A lock is reset after a lost node has used it. So the first victim dies while holding a lock or,
+//! if the second strike is a pause, while waiting for a lock.
 
 use lotus_benchmarks::config::Locks;
 use lotus_points::{Family, FaultPoint};
 
 use super::{Coordinate, Manner, OWN_FAMILY, Role};
 
-/// Kinds of locks with which a point is passed in another way; at most points, the protocol's own
-/// stand for all.
+/// Kinds of locks that pass a point in different ways; at most points, the protocol's own locks
+/// represent all kinds.
 pub(super) const fn systems(point: FaultPoint) -> &'static [Locks] {
     use FaultPoint as P;
     match (point.family(), point) {
@@ -39,7 +39,7 @@ pub(super) const fn name(locks: Locks) -> Option<&'static str> {
 /// Checks that striking a node of this role at a step of a use makes sense.
 ///
 /// # Errors
-/// The reason why it does not.
+/// The reason why it makes no sense.
 pub(super) const fn concerns_use(point: FaultPoint, role: Role) -> Result<(), &'static str> {
     match (role, point) {
         (Role::Coordinator | Role::PrimaryMemory, _)
@@ -60,7 +60,7 @@ pub(super) const fn is_crowded(point: FaultPoint) -> bool {
 }
 
 impl Coordinate {
-    /// Step of a use at which the node dies after which locks are reset.
+    /// Step at which the first node dies, using a lock that is reset afterwards.
     pub(super) const fn first_user(&self) -> FaultPoint {
         match self.manner {
             Manner::Crash => FaultPoint::LocksGranted,

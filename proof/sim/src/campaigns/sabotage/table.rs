@@ -1,5 +1,4 @@
-//! For each rule, the scenarios that provoke it and the checkers that must notice that it is
-//! broken.
+//! Scenarios that provoke each rule, and the checkers that must notice the broken rule.
 
 use lotus_checker::Anomaly;
 use lotus_sabotage::Rule;
@@ -23,7 +22,7 @@ use crate::verdict::{ENDS, LOCKS, NO_PANIC, READS};
 /// One rule of the table.
 pub(super) struct Hunted {
     rule: Rule,
-    /// Named scenarios, the most promising one first.
+    /// Named scenarios, the most promising first.
     pub(super) scenarios: &'static [&'static str],
     /// Checkers that must notice; one is enough.
     meant: &'static [Noticed],
@@ -50,14 +49,14 @@ const fn hunted(
 /// The row of a rule.
 ///
 /// # Panics
-/// Never: a test checks that every rule has one.
+/// Never: a test checks that every rule has a row.
 pub(super) fn row_of(rule: Rule) -> &'static Hunted {
     TABLE.iter().find(|row| row.rule == rule).expect("every rule has a row")
 }
 
 /// Checker that must notice.
 enum Noticed {
-    /// The isolation checker, whichever anomaly it finds.
+    /// The isolation checker, with any anomaly.
     Isolation,
     /// The check of the property with this name.
     Property(&'static str),

@@ -1,4 +1,4 @@
-//! Machines of one world for several clusters.
+//! Machines of one world, shared by several clusters.
 
 use std::cell::Cell;
 use std::io;
@@ -13,7 +13,7 @@ use lotus_fabric::machines::{Courier, Errand, Machines, Program};
 use lotus_fabric::sim::{MemoryFate, SimCore, SimError, SimMachines};
 use lotus_fabric::transport::Fabric;
 
-/// Shared machines, on which the processes of [`super`] start one cluster each.
+/// Shared machines for the clusters that the processes of [`super`] start.
 #[derive(Clone)]
 pub(super) struct Hall {
     machines: Rc<SimMachines>,
@@ -35,7 +35,7 @@ impl Hall {
         self.machines.failure()
     }
 
-    /// Crashes a memory node, which loses its memory.
+    /// Crashes a memory node, with loss of the node's memory.
     pub(super) fn lose(&self, node: NodeId) {
         self.machines.world().crash(node, MemoryFate::Lost).expect("it is one of the world's");
     }

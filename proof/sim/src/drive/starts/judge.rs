@@ -3,20 +3,23 @@
 //! # Outcomes
 //! | outcome | cause |
 //! |---|---|
-//! | all nodes take part, with all rows, and work | the cluster outlives all faults |
-//! | none; processes find the cluster cut short | the founder ended before all rows were there |
-//! | none; processes are refused, their nodes being known | all ended after that, or came late |
+//! | all nodes take part, with all rows, and work | the cluster survives all faults |
+//! | none; processes find the cluster cut short | the founder ended before all rows were loaded |
+//! | none; processes are refused, as their nodes are known | all ended later, or came late |
 //!
-//! Anything else is a violation. After the last one no node is left to settle what the others left:
-//! all compute nodes but one may die, and an operator ends such a cluster. It is recognised by what
-//! the simulator did and by what processes say, not by the membership: every node was struck down
-//! or gave up unanswered, none took part when the faults ended, and none has since.
+//! Other outcomes are violations. In the last case no node remains to settle the leftovers of dead
+//! nodes: at least one compute node must survive, or else an operator ends the cluster. The judge
+//! recognises the case by the simulator's faults and the errors of processes, not by the
+//! membership: every node was struck down or gave up unanswered, none took part when the faults
+//! ended, and none has since.
 //!
-//! A lost memory node changes little: every row has another copy. But where all nodes have ended
-//! none is left to give it up, and processes may be told that it does not answer.
+//! A lost memory node changes little: every row has another copy. But if all compute nodes have
+//! ended, no node remains to give the memory node up, and processes may be told that it does not
+//! answer.
 //!
 //! # What it is not
-//! A check of the rows that a node finds when it begins to take part; [`super::WHOLE`] is that.
+//! A check of the rows that a node finds when it begins to take part; [`super::WHOLE`] covers the
+//! rows.
 
 use std::rc::Rc;
 
@@ -29,13 +32,13 @@ use super::{ACCOUNTS, Ground, PlaceState, ROWS, STARTED, STRUCK, WHOLE, rows};
 pub(super) struct Calm {
     /// Whether a node took part when the calm began, or has since.
     lived: bool,
-    /// Whether every start since was refused because the node had been started before, or failed
-    /// for want of a memory node that is lost.
+    /// Whether every start since then was refused because the node had been started before, or
+    /// failed because a lost memory node did not answer.
     refuses: bool,
 }
 
 impl Calm {
-    /// Begins the calm, while no process starts.
+    /// Begins the calm, while no process is starting.
     pub(super) fn begin(places: &[PlaceState]) -> Self {
         Self { lived: places.iter().any(|place| place.cluster().is_some()), refuses: true }
     }
@@ -60,7 +63,7 @@ impl Calm {
 impl Ground {
     /// Records the violations of this start, once every node is decided or the last start is over.
     pub(super) fn judge(&self) {
-        // No more faults.
+        // No more faults happen from here on.
         self.starts.set(STRUCK);
         if let Some(failure) = self.hall.failure() {
             return self.violated(STARTED, failure.to_string());
@@ -90,7 +93,7 @@ impl Ground {
         self.try_out(&up);
     }
 
-    /// Whether all rows were there and every node ended, so that each process since was refused.
+    /// Whether all rows were loaded and every node ended, with later processes refused.
     fn all_have_ended(&self) -> bool {
         let refused = self.calm.borrow().as_ref().is_some_and(|calm| !calm.lived && calm.refuses);
         let ended = self.ended.borrow();
