@@ -5,7 +5,8 @@
 //!
 //! Exit codes: 0 when all is well; 1 when an audit failed, a history has a violation, a cluster is
 //! not healthy, or a row does not exist or could not be read or written; 2 when the command could
-//! not do its task: then one sentence on the standard error says why, and no file has been touched.
+//! not do its task: then one sentence on the standard error says why, and no file has been touched;
+//! 3 when no fault was found, but part of the data could not be judged.
 //!
 //! # Floors
 //! A room imports only from rooms on lower floors:

@@ -14,7 +14,8 @@
 //! Requests for one name are served by age: the transaction that began first comes first, however
 //! often it was refused since; requests of equal age are served in order of arrival. A request
 //! never overtakes an earlier request for the same name, regardless of modes, so neither readers
-//! nor writers starve.
+//! nor writers starve. Only a transaction that already has a lock in the slot does not queue: it
+//! upgrades, or repeats its request.
 //!
 //! # What it is not
 //! The module has no mutex and wakes no tasks; `stripe` and `table::waiting` do.

@@ -257,7 +257,8 @@ pub enum Reply {
 }
 
 /// Result of a lock request. With answers other than [`LockAnswer::Granted`] and
-/// [`LockAnswer::Waiting`] the request took no locks.
+/// [`LockAnswer::Waiting`] the request took no further locks; an upgrade that was made while the
+/// request waited stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockAnswer {
     /// All locks are held.

@@ -11,8 +11,9 @@
 //!
 //! # What it is not
 //!
-//! The crate posts no verbs, does not wait, takes no locks and reads no clock. The engine reads
-//! words, calls this crate to interpret them, and carries out the answer. So every rule can be, and
+//! The crate posts no verbs and takes no row locks. Only the clients of timestamp sources wait, and
+//! read a clock. The engine reads words, calls this crate to interpret them, and carries out the
+//! answer. So every rule can be, and
 //! is, tested with a table of examples.
 //!
 //! # Ownership of words

@@ -92,7 +92,7 @@ struct Pool {
     /// Unused rest of the current slab.
     next: u64,
     end: u64,
-    /// Slots given back; as many as are missing from earlier slabs.
+    /// Slots given back, here or at the node that gave them to this one.
     free: Vec<u64>,
     /// Unused rests of slabs that were added before the current slab was used up.
     spare: Vec<(u64, u64)>,

@@ -38,7 +38,8 @@ pub enum Turn<T, I> {
         source: Source,
         /// The connection.
         newcomer: T,
-        /// A guest of the same origin, to be closed: the new connection takes its place.
+        /// A guest to be closed, whose place the new connection takes: of the same origin, or of
+        /// the most crowded one.
         instead: Option<I>,
     },
     /// No connection enters before the duration has passed, unless a guest leaves.

@@ -91,8 +91,8 @@ struct Hearing {
     has_ended: bool,
 }
 
-/// Client of an authority in a server process. Calls block for at most `patience`, reads for twice
-/// `patience` because they are retried on a new connection; one call at a time.
+/// Client of an authority in a server process; one call at a time. Connecting, each step of the
+/// handshake and each answer take at most `patience`; reads are retried once, on a new connection.
 pub struct RemoteAuthority {
     address: Address,
     security: Security,

@@ -71,7 +71,7 @@ struct NodeStatus {
 /// State of a cluster.
 #[derive(Debug, Serialize)]
 pub struct Status {
-    /// Whether all nodes serve and all data is loaded.
+    /// Whether all nodes serve, all data is loaded, and no path between compute nodes is cut.
     pub healthy: bool,
     authority: &'static str,
     /// Reason why the authority does not answer.

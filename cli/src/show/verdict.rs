@@ -7,8 +7,8 @@ use lotus_benchmarks::audit::AuditOutcome;
 pub enum Verdict {
     /// No fault was found.
     Sound,
-    /// An audit failed, a history has a violation, a node of a cluster does not serve, or a row
-    /// does not exist.
+    /// An audit failed, a history has a violation, a cluster is not healthy, or a row does not
+    /// exist or could not be read or written.
     Unsound,
     /// No fault was found, but part of the data could not be judged.
     Unjudged,

@@ -2,7 +2,8 @@
 //! again at a compute node.
 //!
 //! A group's slabs are counted in its directory, on the primary. Slabs are given back only when
-//! their table is dropped; otherwise the allocated memory only grows. Only all compute nodes
+//! their table is dropped, or was not created after all; otherwise the allocated memory only grows.
+//! Only all compute nodes
 //! together know the free part: a compute node reports its own free slots
 //! ([`GroupMemory::free_here_bytes`]), and the sum over all nodes is the free memory. If all
 //! compute nodes are in this process, [`Cluster::memory_in_use`] adds up the sum.

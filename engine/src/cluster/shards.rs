@@ -132,7 +132,8 @@ impl<M: Machines> Cluster<M> {
     /// run (LOTUS §4.3); waits for the end of the move.
     ///
     /// # Errors
-    /// [`MoveError`]; the shards have not moved, unless the error is `Failed`.
+    /// [`MoveError`]. After `Failed` and `NoAnswer` the shards may have moved; after every other
+    /// error they have not.
     pub fn move_shards(&self, shards: &[ShardId], to: usize) -> Result<Moved, MoveError> {
         if self.name().seat_here().is_some() {
             return Err(MoveError::Misuse(INSIDE));

@@ -45,7 +45,8 @@ struct Creation<'a> {
 
 impl<M: Machines> Cluster<M> {
     /// Creates a table. Other processes find the table by its name. Waits while a memory node is
-    /// being lost or filled, unless called in a transaction's code.
+    /// being lost or filled, unless called in a transaction's code or in simulation: then the call
+    /// fails at once.
     ///
     /// # Errors
     /// An invalid specification, a name in use, too many tables, no room under the memory limit, a

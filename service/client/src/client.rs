@@ -488,8 +488,8 @@ impl ClientState {
     }
 
     /// Doubts a node that did not answer in time or could not be reached: requests avoid the node,
-    /// and a task learns the owners of its shards from other nodes, until the node has answered
-    /// again.
+    /// and a task learns the owners of its shards, from other nodes if there are any, until the
+    /// node has answered again.
     fn doubt(&self, node: usize) {
         if self.nodes.doubt(node, self.env.now()) {
             tokio::spawn(look_after(Weak::clone(&self.this), node));
@@ -571,8 +571,8 @@ impl ClientState {
     }
 }
 
-/// Fetches directories from the other nodes while a node is doubted, and asks the doubted node for
-/// a directory; trusts the node once it has sent its directory.
+/// Fetches directories while a node is doubted, from other nodes if there are any, and asks the
+/// doubted node for a directory; trusts the node once it has sent its directory.
 async fn look_after(client: Weak<ClientState>, node: usize) {
     while let Some(shared) = client.upgrade() {
         shared.nodes.doubt(node, shared.now());

@@ -2,9 +2,9 @@
 //!
 //! The server's thread carries out the handshake. Then the connection moves to a coordinator; the
 //! coordinator's thread reads the connection, runs the transactions and writes the answers: a
-//! request meets no second thread, unless the coordinator has more requests than workers and other
-//! coordinators have not. A connection within TLS stays on the server's thread: encryption and
-//! decryption would hold up a coordinator's transactions.
+//! request meets no second thread, unless all workers of the coordinator are busy. Such requests go
+//! to the coordinators in turn. A connection within TLS stays on the server's thread: encryption
+//! and decryption would hold up a coordinator's transactions.
 
 use std::fmt;
 use std::io;

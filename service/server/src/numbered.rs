@@ -1,4 +1,4 @@
-//! Interactive transactions of one connection, by the client's numbers.
+//! Interactive transactions and scans of one connection, by the client's numbers.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

@@ -117,8 +117,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens a folder, which is created if missing. Points of another program, or all points with
-    /// `again`, are removed.
+    /// Opens a folder, which is created if missing. With `again`, all points in it are removed.
     ///
     /// # Errors
     /// [`Refused`] if the folder is neither empty nor a report, or, without `again`, is a report of

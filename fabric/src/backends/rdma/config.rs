@@ -30,8 +30,8 @@ pub enum Place {
 pub struct Config {
     /// The nodes of the cluster, by number.
     pub nodes: Vec<Place>,
-    /// Entry of the port's table of addresses; `None` for the first IPv4 address for RoCE version
-    /// 2, and entry 0 on InfiniBand.
+    /// Entry of the port's table of addresses; `None` for the first of the best entries: RoCE
+    /// version 2 before others, then IPv4 before others.
     pub gid_index: Option<u8>,
     /// Bytes of a packet: a power of two from 256 to 4096; `None` for the port's own.
     pub mtu: Option<u16>,

@@ -133,7 +133,7 @@ pub(super) struct Costs {
 pub(super) struct Atomics {
     /// Time for which an atomic occupies the atomic unit.
     pub(super) unit: Picos,
-    /// Time for which an atomic blocks its word for later atomics, if longer than `unit`.
+    /// Time for which an atomic blocks its word for later atomics; `None` for `unit`.
     pub(super) same_address: Option<Picos>,
     /// Whether the inbound server waits for the atomic unit.
     pub(super) blocks_inbound: bool,

@@ -46,7 +46,7 @@ pub(super) struct NodeClock {
     /// Nanoseconds gained in a millisecond, and the world's time at which the rate was set.
     ppm: AtomicI64,
     rated: AtomicU64,
-    /// Latest reading before the clock was set back.
+    /// Reading before the last jump: a clock that was set back stands still until it is reached.
     floor: AtomicU64,
     /// Transactions begun in the current turn.
     transactions: AtomicU64,

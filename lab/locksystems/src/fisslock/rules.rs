@@ -32,8 +32,9 @@ pub struct Rules {
     /// forgets the agent on sending FREE.
     pub keeps_freed: bool,
     /// The switch answers a repeated packet with the original decision, from a record of the last
-    /// [`WINDOW`] decisions of each origin. Otherwise the switch only acknowledges the repetition,
-    /// and packets sent for the original are lost for good if they were lost once.
+    /// [`WINDOW`] decisions of each origin. Otherwise packets sent for the original are lost for
+    /// good if they were lost once: a switch that numbers packets in order only acknowledges the
+    /// repetition; another one decides again without an update.
     pub replays: bool,
     /// A task that gives up withdraws its request from the queue and awaits the outcome. Otherwise
     /// the task sends RELEASE, forgets the request and may ask again; the switch frees the lock if

@@ -178,7 +178,7 @@ fn draw_apart(
         // Enough for the workload and for the slabs that each coordinator takes for two tables.
         scenario.cluster.group_slabs *= 2;
     }
-    // No larger than a scenario file can express.
+    // Small enough for the integers of TOML.
     scenario.cluster.name_seed = seed & u64::from(u32::MAX);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x7714_4A3E);
     if rng.random_bool(SHARES_NAMES) {

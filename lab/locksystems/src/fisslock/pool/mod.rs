@@ -263,8 +263,8 @@ impl AgentPool {
             && self.outboxes.values().all(Outbox::is_empty)
     }
 
-    /// Number of agents here or leaving, except resting agents, plus the number of requests that
-    /// hold locks or wait.
+    /// Number of agents here, leaving or awaited, except resting agents, plus the number of
+    /// requests that hold locks or wait.
     pub fn in_use(&self) -> usize {
         let resting =
             self.hosted.iter().filter(|(lock, hosted)| self.rests(**lock, hosted)).count();

@@ -32,7 +32,7 @@ pub(super) const FIRST: u16 = 3;
 /// Lanes of a machine in one life: first the agent's two, then the clients' lanes.
 pub(super) const LANES_A_LIFE: u16 = 16;
 pub(super) const AGENT_LANES: u16 = 2;
-/// Lane of a machine that keeps a table of locks. Names of askers have seven bits for lanes.
+/// Lane of a machine that keeps a table of locks.
 const TABLE_LANE: u16 = 120;
 /// Hot locks with their slots in a switch: fewer slots than clients.
 const HOT: [(u64, u32); 2] = [(0, 3), (2, 4)];
