@@ -145,10 +145,10 @@ async fn attend(
 /// Asking side, shared by the coroutines of one coordinator.
 #[derive(Clone)]
 pub struct OracleClient {
-    core: Rc<Core>,
+    core: Rc<OracleCore>,
 }
 
-struct Core {
+struct OracleCore {
     rpc: Rpc,
     /// Life of the node that asks.
     life: Incarnation,
@@ -175,7 +175,7 @@ impl OracleClient {
     /// retries.
     pub fn new(rpc: Rpc, oracle: NodeId, life: Incarnation, lease: Option<Duration>) -> Self {
         let oracle = Endpoint { node: oracle, lane: rpc.lane().at().lane };
-        let core = Core {
+        let core = OracleCore {
             rpc,
             life,
             oracle: Cell::new(oracle),
@@ -240,13 +240,13 @@ impl OracleClient {
 /// The request under way. Dropping the request (with the transaction that sent it) makes room for
 /// the next request.
 struct OracleRequest<'a> {
-    core: &'a Core,
+    core: &'a OracleCore,
     number: u64,
     outcome: Result<Timestamp, RpcError>,
 }
 
 impl<'a> OracleRequest<'a> {
-    fn send(core: &'a Core) -> Self {
+    fn send(core: &'a OracleCore) -> Self {
         core.in_flight.set(true);
         core.sent.set(core.sent.get() + 1);
         Self { core, number: core.sent.get(), outcome: Err(RpcError::TimedOut) }
@@ -269,7 +269,7 @@ impl<'a> OracleRequest<'a> {
     }
 
     /// Returns the reply of `oracle`; `None` if the client is turned to another node meanwhile.
-    async fn ask(core: &Core, oracle: Endpoint) -> Option<Result<Reply, RpcError>> {
+    async fn ask(core: &OracleCore, oracle: Endpoint) -> Option<Result<Reply, RpcError>> {
         let request = core.life.raw().to_le_bytes();
         let patience = core.patience();
         let mut call = pin!(core.rpc.call(oracle, TIMESTAMP_SERVICE, &request, patience));
@@ -286,7 +286,7 @@ impl<'a> OracleRequest<'a> {
     }
 }
 
-impl Core {
+impl OracleCore {
     /// Retry policy of a request sent now: about a second in total.
     fn patience(&self) -> Patience {
         let retry_after = self.slowest.get().tolerance(self.least_tolerance).min(RETRY_AT_MOST);

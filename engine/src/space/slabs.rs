@@ -445,6 +445,10 @@ impl Coordinator {
             Err(SlabError::Full) => self.take_free_slab(purpose, group, entry, waiting).await?,
             Err(SlabError::Fabric(error)) => return Err(self.after_failure(error).await),
         };
+        debug_assert!(
+            offset >= layout.first_slab() && offset + SLAB_BYTES <= layout.end(),
+            "I20: a slab is one of the group's"
+        );
         while let Err(error) = enter(lane, &self.replicas(group), offset, SLAB_BYTES, entry).await {
             self.stall(purpose, error, waiting).await?;
         }

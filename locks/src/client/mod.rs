@@ -48,7 +48,7 @@ use futures::{Behind, First, Guard};
 use ghosts::Ghosts;
 use homes::Homes;
 use keeper::Watches;
-use members::Told;
+use members::ToldReset;
 use notices::Notices;
 pub use roster::Roster;
 use run::Run;
@@ -135,7 +135,7 @@ struct Core<S: LockSystem> {
     luck: RefCell<Luck>,
     counts: RefCell<Counts>,
     /// Locks being reset by this node or another, as far as the lane was told.
-    told: RefCell<BTreeMap<RemoteAddr, Told>>,
+    told: RefCell<BTreeMap<RemoteAddr, ToldReset>>,
     /// Shut locks: the lane adds nothing to a shut lock until a reset. The value is the generation
     /// in which the lock was full; without a generation, the lock is shut as long as its head is
     /// marked.

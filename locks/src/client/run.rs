@@ -66,7 +66,7 @@ pub(super) struct Run<S: LockSystem> {
     /// Contents of the last verb's answer, for a lock with entries. `entries` holds the entries
     /// read, or the second word of a lock of 16 bytes: see [`View::entries`]. `answer` and
     /// `entries` are kept beside `doing`, because every system copies `doing`.
-    answer: Answer,
+    answer: VerbAnswer,
     entries: Vec<u64>,
     foothold: Foothold,
 }
@@ -100,7 +100,7 @@ enum Doing {
 
 /// Contents of a verb's answer.
 #[derive(Clone, Copy)]
-enum Answer {
+enum VerbAnswer {
     /// The head, as for systems without entries.
     Head,
     /// Nothing: the verb was a WRITE.
@@ -147,7 +147,7 @@ impl<S: LockSystem> Run<S> {
             verbs: 0,
             has_waited: false,
             next_look: Nanos(0),
-            answer: Answer::Head,
+            answer: VerbAnswer::Head,
             entries: Vec::new(),
             foothold: Foothold::FREE,
         }
@@ -453,7 +453,7 @@ impl<S: LockSystem> Run<S> {
             if verb.is_on_entries() {
                 return self.add_on_entries(core, batch, verb);
             }
-            self.answer = Answer::Head;
+            self.answer = VerbAnswer::Head;
         }
         let is_second = S::TWO_WORDS && core.system.is_second(&self.state);
         let word = if is_second { self.at.plus(8) } else { self.at };

@@ -101,7 +101,7 @@ pub enum Age {
     /// come because the request did not have to wait.
     Older,
     /// The entry of the index.
-    Current(Entry),
+    Current(QueueEntry),
     /// From a later lap: the request with the index has had its turn.
     Newer,
 }
@@ -257,8 +257,8 @@ impl DeclockFields {
     }
 
     /// Encodes the entry of the request with an index.
-    pub const fn entry(self, index: u64, entry: Entry) -> u64 {
-        let Entry { writes, timestamp, who } = entry;
+    pub const fn entry(self, index: u64, entry: QueueEntry) -> u64 {
+        let QueueEntry { writes, timestamp, who } = entry;
         (writes as u64) << MODE_SHIFT
             | (self.version(index) as u64) << VERSION_SHIFT
             | (timestamp as u64) << TIMESTAMP_SHIFT
@@ -273,7 +273,7 @@ impl DeclockFields {
         // ended.
         let takes_any = version != 0 && broken(Rule::LapsTellTenants);
         if version == expected || takes_any {
-            let entry = Entry {
+            let entry = QueueEntry {
                 writes: word >> MODE_SHIFT & 1 != 0,
                 timestamp: (word >> TIMESTAMP_SHIFT) as u16,
                 who: word as u32 & ((1 << WAITER_BITS) - 1),
@@ -339,7 +339,7 @@ impl DeclockFields {
 
 /// Content of a waiter's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Entry {
+pub struct QueueEntry {
     /// Whether the waiter wants to write.
     pub writes: bool,
     /// Time of the request; zero where times are not used.
@@ -357,8 +357,8 @@ mod tests {
     const FREE: QueueHeader =
         QueueHeader { is_resetting: false, writers: 0, size: 0, head: 0, generation: 0 };
 
-    fn waiter(writes: bool) -> Entry {
-        Entry { writes, timestamp: 0, who: 77 }
+    fn waiter(writes: bool) -> QueueEntry {
+        QueueEntry { writes, timestamp: 0, who: 77 }
     }
 
     /// Entries of these waiters, from an index on; `None` has not written.
@@ -436,7 +436,7 @@ mod tests {
         ) {
             let fields = DeclockFields::new(1 << bits);
             let capacity = u64::from(fields.capacity());
-            let entry = Entry { writes, timestamp, who };
+            let entry = QueueEntry { writes, timestamp, who };
             let index = lap * capacity + u64::from(place) % capacity;
             let word = fields.entry(index, entry);
             prop_assert_eq!(fields.age(word, index), Age::Current(entry));

@@ -12,7 +12,7 @@ mod times;
 
 pub use cas_rw::{Acquired, CasRwWord};
 pub use claim::{Claim, Claimant};
-pub use declock::{Age, Arrived, DeclockFields, Entry, QueueHeader, QueuePart};
+pub use declock::{Age, Arrived, DeclockFields, QueueEntry, QueueHeader, QueuePart};
 pub use head::Head;
 pub use mode::Mode;
 pub use shiftlock::ShiftWord;

@@ -14,7 +14,7 @@
 //! steps. Before, the head is marked, and each waiter ends its wait.
 
 use lotus_fabric::env::{Nanos, SmallRng};
-use lotus_locks::word::{Age, Claimant, Entry, Mode, QueueHeader};
+use lotus_locks::word::{Age, Claimant, Mode, QueueEntry, QueueHeader};
 use lotus_locks::{
     Backoff, Event, LockSystem, Notice, Pacing, Peer, Request, Said, Step, Verb, View, Waiter,
 };
@@ -61,7 +61,7 @@ impl Model for World {
         let head = fields.word(QueueHeader { head: self.served, ..fields.of(0) });
         let mut entries = vec![0; self.capacity as usize];
         for index in self.served.saturating_sub(self.capacity.into())..self.served {
-            let entry = Entry { writes: index % 4 == 2, timestamp: 0, who: who(0).raw() };
+            let entry = QueueEntry { writes: index % 4 == 2, timestamp: 0, who: who(0).raw() };
             entries[fields.place(index) as usize] = fields.entry(index, entry);
         }
         vec![State {
@@ -302,7 +302,7 @@ impl World {
                 for index in queue.head..queue.end() {
                     let word = &mut entries[self.fields().place(index) as usize];
                     if let Age::Current(entry) = self.fields().age(*word, index) {
-                        let entry = Entry { writes: false, ..entry };
+                        let entry = QueueEntry { writes: false, ..entry };
                         *word = self.fields().entry(index, entry);
                     }
                 }

@@ -65,17 +65,17 @@ struct AskSlot {
 
 /// A held lock of a server.
 pub struct ServerHeld {
-    request: Request,
+    request: ServerRequest,
 }
 
 /// A request under way. Dropped before the end, it leaves in the background.
-struct Request {
+struct ServerRequest {
     core: Rc<Core>,
     attempt: RequestName,
     has_ended: bool,
 }
 
-impl Request {
+impl ServerRequest {
     /// Records the end of the request at the server.
     fn end(&mut self) {
         self.has_ended = true;
@@ -83,7 +83,7 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for ServerRequest {
     fn drop(&mut self) {
         if !self.has_ended {
             let (core, attempt) = (Rc::clone(&self.core), self.attempt);
@@ -163,7 +163,7 @@ impl Core {
     }
 
     /// Begins a request for a lock; `None` if no slot is free.
-    fn begin(self: &Rc<Self>, lock: u64) -> Option<Request> {
+    fn begin(self: &Rc<Self>, lock: u64) -> Option<ServerRequest> {
         let slots = &mut *self.slots.borrow_mut();
         let index = match self.free.borrow_mut().pop() {
             Some(index) => index,
@@ -177,7 +177,7 @@ impl Core {
         *slot = AskSlot { number: slot.number + 1, said: None, task: None };
         let asker = Asker::new(self.me.life, self.rpc.lane().at().lane.0, index);
         let attempt = RequestName { asker, number: slot.number, lock };
-        Some(Request { core: Rc::clone(self), attempt, has_ended: false })
+        Some(ServerRequest { core: Rc::clone(self), attempt, has_ended: false })
     }
 
     fn free(&self, attempt: RequestName) {
@@ -359,7 +359,7 @@ impl Core {
 }
 
 /// Waits for the end of a request after its leave message.
-async fn released(mut request: Request) -> Result<(), NotHeld> {
+async fn released(mut request: ServerRequest) -> Result<(), NotHeld> {
     let left = request.core.leave(request.attempt).await;
     // A silent server gets the leave message again and again.
     if left != Err(NotHeld::Unavailable) {

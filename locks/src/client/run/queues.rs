@@ -9,7 +9,7 @@ use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::Buffer;
 
 use super::listening::Listened;
-use super::{Answer, BARRED, Core, DOUBT, Doing, Run, Turn};
+use super::{BARRED, Core, DOUBT, Doing, Run, Turn, VerbAnswer};
 use crate::client::ENTRIES;
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb};
 use crate::word::QueuePart;
@@ -31,16 +31,16 @@ impl<S: LockSystem> Run<S> {
             Verb::Write { entry, word } => {
                 core.open_for(self.slot, self.at, core.system.turn(&self.state));
                 batch.write_word(entries.plus(8 * u64::from(entry)), word);
-                (Buffer::EMPTY, Answer::Written)
+                (Buffer::EMPTY, VerbAnswer::Written)
             }
             Verb::AddAndRead(summand, part) => {
                 let head = batch.fetch_and_add(self.at, summand);
-                (head, Answer::Entries(part.first, read(batch, part)))
+                (head, VerbAnswer::Entries(part.first, read(batch, part)))
             }
             Verb::ReadQueue(part) => {
                 core.counts.borrow_mut().refetches += u64::from(self.is_leaving);
                 let head = batch.read(self.at, 8);
-                (head, Answer::Entries(part.first, read(batch, part)))
+                (head, VerbAnswer::Entries(part.first, read(batch, part)))
             }
             _ => unreachable!("{verb:?} is on a word"),
         };
@@ -51,15 +51,15 @@ impl<S: LockSystem> Run<S> {
     /// Returns the event of the completed verb, and keeps the entries that it has read.
     pub(super) fn read(&mut self, core: &Core<S>, done: &Completed, head: Buffer) -> Event {
         match self.answer {
-            Answer::Written => return Event::Written,
-            Answer::Entries(first, read) => {
+            VerbAnswer::Written => return Event::Written,
+            VerbAnswer::Entries(first, read) => {
                 let (read, all) = (done.words(read), core.system.entries() as usize);
                 self.entries.clear();
                 self.entries.resize(first as usize, 0);
                 self.entries.extend_from_slice(read);
                 self.entries.resize(all, 0);
             }
-            Answer::Head => {}
+            VerbAnswer::Head => {}
         }
         Event::Found(done.words(head)[0])
     }

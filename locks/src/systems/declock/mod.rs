@@ -42,7 +42,7 @@ use crate::contract::{
     Event, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step, Verb, View,
     Waiter,
 };
-use crate::word::{Age, Arrived, DeclockFields, Entry, Head, Mode, QueueHeader, QueuePart};
+use crate::word::{Age, Arrived, DeclockFields, Head, Mode, QueueEntry, QueueHeader, QueuePart};
 
 /// Bounds of the time after which a waiter looks at the words itself. The time doubles after a look
 /// without progress of the queue's head.
@@ -197,7 +197,7 @@ impl Declock {
     fn write(&self, of: &mut DeclockUse) -> Step {
         of.at = At::Writing;
         let writes = of.mode != Mode::Shared;
-        let entry = Entry { writes, timestamp: of.time.unwrap_or(0), who: of.who.raw() };
+        let entry = QueueEntry { writes, timestamp: of.time.unwrap_or(0), who: of.who.raw() };
         let word = self.fields.entry(of.index, entry);
         Step::Post(Verb::Write { entry: self.fields.place(of.index), word })
     }
@@ -366,7 +366,7 @@ impl Declock {
         of: &mut DeclockUse,
         search: Search,
         turn: u64,
-        entry: Entry,
+        entry: QueueEntry,
         entries: &[u64],
     ) -> Step {
         of.at = At::Telling(search);

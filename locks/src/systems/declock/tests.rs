@@ -32,7 +32,7 @@ fn entries(waiters: &str) -> Vec<u64> {
     let mut entries = vec![0; ENTRIES as usize];
     for (index, kind) in (LAP..).zip(waiters.chars()) {
         let entry = |writes, index| {
-            FIELDS.entry(index, Entry { writes, timestamp: 0, who: other(index).raw() })
+            FIELDS.entry(index, QueueEntry { writes, timestamp: 0, who: other(index).raw() })
         };
         entries[FIELDS.place(index) as usize] = match kind {
             'X' => entry(true, index),
@@ -119,7 +119,7 @@ fn a_free_lock_is_taken_by_one_verb_and_left_by_one_batch() {
 #[test]
 fn who_waits_writes_its_entry_and_is_told() {
     let (mut used, step) = Machine::asked(Fenced, Exclusive, header(1, 2, 0));
-    let entry = Entry { writes: true, timestamp: 0, who: ME.raw() };
+    let entry = QueueEntry { writes: true, timestamp: 0, who: ME.raw() };
     let word = FIELDS.entry(LAP + 3, entry);
     assert_eq!(step, Step::Post(Verb::Write { entry: 3, word }));
     assert_eq!(used.0.turn(&used.1), FIELDS.turn(GENERATION, LAP + 3));
@@ -134,7 +134,7 @@ fn who_is_not_told_looks_less_and_less_often() {
     let mut used = Machine::waiting(Fenced, Exclusive);
     let mine = |used: &Machine| {
         let mut entries = entries("-XSS");
-        let entry = Entry { writes: true, timestamp: 0, who: used.1.who.raw() };
+        let entry = QueueEntry { writes: true, timestamp: 0, who: used.1.who.raw() };
         entries[3] = FIELDS.entry(LAP + 3, entry);
         entries
     };
