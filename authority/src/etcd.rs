@@ -6,10 +6,10 @@
 //! etcd transaction that compares the revision. Reads are linearizable, the default of etcd.
 //!
 //! # What it is not
-//! Not the failure detector: etcd's shortest lease is a second and more (DESIGN §8). Nodes ask etcd
-//! only when the cluster changes, so a cluster goes on without etcd as long as nothing changes:
-//! every call returns [`AuthorityError::Unavailable`] within its time limit, and the client
-//! reconnects by itself when etcd is back.
+//! Not the failure detector: etcd's shortest lease is a second and more (decision 0026). Nodes ask
+//! etcd only when the cluster changes, so a cluster goes on without etcd as long as nothing
+//! changes: every call returns [`AuthorityError::Unavailable`] within its time limit, and the
+//! client reconnects by itself when etcd is back.
 //!
 //! # Backups
 //! An etcd restored from a backup has forgotten later decisions, and repeats revisions. A process

@@ -2,8 +2,8 @@
 //!
 //! [`LockService`] is implemented by [`crate::LotusLocks`], and by `lotus-locks` for locks in words
 //! of memory nodes. The interface also fits locks that queue, live on memory nodes, pass messages,
-//! expire or reset (DESIGN §5): acquiring is asynchronous and has a time limit, and the interface
-//! does not require that holders can be enumerated.
+//! expire or reset (`docs/locks.md`): acquiring is asynchronous and has a time limit, and the
+//! interface does not require that holders can be enumerated.
 //!
 //! A transaction's locks are recorded in a [`HeldLocks`], *before* a request is sent to a remote
 //! node. So a lock acquisition that is dropped half-way, times out or fails is released like a

@@ -5,8 +5,8 @@
 //! Each coordinator knows the snapshots of its own slots ([`Snapshots`]) and an already issued
 //! timestamp, a lower bound of every later snapshot (H18). The minimum is the coordinator's
 //! *floor*. The smallest floor of all coordinators of all compute nodes is the horizon: no snapshot
-//! needs a version whose successor is at or below the horizon (DESIGN §7, H13). A stale floor may
-//! be too small, which only keeps versions longer.
+//! needs a version whose successor is at or below the horizon (`docs/protocol.md`, H13). A stale
+//! floor may be too small, which only keeps versions longer.
 //!
 //! # What it is not
 //!

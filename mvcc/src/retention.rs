@@ -4,9 +4,10 @@
 //!
 //! A writer that displaces a version may overwrite the version's record, or take another slot and
 //! leave the old record unchanged. The second choice keeps the version for readers with a snapshot
-//! before its *successor* (DESIGN §7, H13), who find the version by its link ([`crate::chain`]).
-//! The old slot is *retired*: it waits in a queue until the horizon has reached the successor, and
-//! is then preferred for reuse. Each coordinator keeps its own retired slots, like its own slabs.
+//! before its *successor* (`docs/protocol.md`, H13), who find the version by its link
+//! ([`crate::chain`]). The old slot is *retired*: it waits in a queue until the horizon has reached
+//! the successor, and is then preferred for reuse. Each coordinator keeps its own retired
+//! slots, like its own slabs.
 //!
 //! # What it is not
 //!

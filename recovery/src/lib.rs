@@ -11,7 +11,7 @@
 //!
 //! # What it is not
 //! This crate reads and writes no remote memory. The engine beats, fences, reads logs and cells,
-//! calls these functions, and carries out their decisions (LOTUS §6, DESIGN §8).
+//! calls these functions, and carries out their decisions (LOTUS §6, `docs/recovery.md`).
 
 #![forbid(unsafe_code)]
 

@@ -16,9 +16,9 @@
 //!
 //! # Regions
 //! A group's replica lives in a separate region that carries the group's number on every node.
-//! Cells hold offsets within the group (DESIGN §4), so replicas are equal in bytes, offsets and
-//! region number on all nodes: promoting a backup, or copying a group to a new node, changes no
-//! address but the node.
+//! Cells hold offsets within the group (`docs/memory-layout.md`), so replicas are equal in bytes,
+//! offsets and region number on all nodes: promoting a backup, or copying a group to a new node,
+//! changes no address but the node.
 //!
 //! # Losses
 //! A lost memory node leaves its groups: [`Placement::without`]. Groups keep their numbers and

@@ -21,8 +21,8 @@ macro_rules! rules {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Hazard that the rule closes, H1 to H24 of DESIGN §7, or the paper's section about
-            /// the rule.
+            /// Hazard that the rule closes, H1 to H24 of `docs/fault-tolerance.md`, or the paper's
+            /// section about the rule.
             pub const fn hazard(self) -> &'static str {
                 match self { $(Self::$variant => $hazard,)* }
             }

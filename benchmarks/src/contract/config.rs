@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::engine::Isolation;
 
-/// Network between the nodes (DESIGN §3).
+/// Network between the nodes (`docs/verbs.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fabric {
@@ -37,7 +37,7 @@ impl Fabric {
     }
 }
 
-/// Version that a serializable read-write transaction reads (DESIGN §6).
+/// Version that a serializable read-write transaction reads (`docs/protocol.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReadRule {
@@ -145,7 +145,7 @@ pub struct BaselineConfig {
     pub flush: bool,
 }
 
-/// Locks that guard the records (DESIGN §5).
+/// Locks that guard the records (`docs/protocol.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Locks {
@@ -185,7 +185,7 @@ pub enum LockWait {
     None,
 }
 
-/// Source of timestamps (DESIGN §6).
+/// Source of timestamps (`docs/protocol.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Timestamps {
@@ -195,7 +195,7 @@ pub enum Timestamps {
     Oracle,
 }
 
-/// Order in which a commit becomes visible on the replicas (DESIGN §7, H3).
+/// Order in which a commit becomes visible on the replicas (`docs/protocol.md`, H3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Visible {
@@ -205,7 +205,7 @@ pub enum Visible {
     AllAtOnce,
 }
 
-/// Fate of a displaced version that a snapshot may still need (DESIGN §7, H13).
+/// Fate of a displaced version that a snapshot may still need (`docs/protocol.md`, H13).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Retention {
@@ -325,7 +325,7 @@ impl ClusterConfig {
 }
 
 impl Default for ClusterConfig {
-    /// Defaults of the command line (DESIGN §10).
+    /// Defaults of the command line.
     fn default() -> Self {
         Self {
             engine: Engine::Lotus,

@@ -155,8 +155,8 @@ pub trait Deployment {
     /// Starts recording the verb list of every transaction, for [`Deployment::replay`].
     fn record_verbs(&mut self);
 
-    /// Replays the recorded verb lists for `secs` seconds with the same coroutines and no protocol
-    /// (DESIGN §10), and stops recording. The data is worthless afterwards.
+    /// Replays the recorded verb lists for `secs` seconds with the same coroutines and no protocol,
+    /// and stops recording. The data is worthless afterwards.
     ///
     /// # Errors
     /// [`DeployError`] if nothing was recorded.

@@ -26,7 +26,7 @@ use crate::judge::utilisation::Simulation;
 /// Duration of the recording for the floor, and the longest replay, in seconds.
 const RECORD_SECS: f64 = 0.2;
 const MOST_REPLAY_SECS: f64 = 5.0;
-/// Allowed relative difference between the verbs per transaction of replay and engine (DESIGN §10).
+/// Allowed relative difference between the verbs per transaction of replay and engine.
 const FLOOR_TOLERANCE: f64 = 0.02;
 
 /// Options of a benchmark.

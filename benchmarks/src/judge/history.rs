@@ -1,4 +1,4 @@
-//! History of every attempt's reads and writes, for an isolation checker (DESIGN §9).
+//! History of every attempt's reads and writes, for an isolation checker.
 //!
 //! # Versions
 //! A version is named by the attempt that wrote it. A read reports the writer of the version read

@@ -1,4 +1,4 @@
-//! Report of a benchmark, as JSON and as a table for display (DESIGN §10).
+//! Report of a benchmark, as JSON and as a table for display.
 //!
 //! [`Report`] is the JSON, field by field; [`Report::table`] shows the same data with units.
 //! Latencies are microseconds, rates per second.

@@ -1,4 +1,4 @@
-//! The command line: every flag with its range and default (DESIGN §10).
+//! The command line: every flag with its range and default.
 //!
 //! clap refuses a flag that is invalid by itself, through the parsers below; [`CommonArgs::check`]
 //! refuses flags that are invalid only together.

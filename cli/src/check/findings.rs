@@ -1,4 +1,4 @@
-//! Output of a check, for a person and for a program (DESIGN §10).
+//! Output of a check, for a person and for a program.
 //!
 //! [`Findings`] is the JSON, field by field; [`Findings::text`] is the same as text for a person.
 //! This module does not judge.

@@ -81,7 +81,7 @@ pub enum TimestampKind {
 /// Treatment of a version that a writer displaces while a snapshot may still need it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Retention {
-    /// The version stays in place until no snapshot needs it, within bounds (DESIGN §7, H13).
+    /// The version stays in place until no snapshot needs it, within bounds (H13).
     #[default]
     UntilUnneeded,
     /// The version is overwritten, as in LOTUS §7.1. For comparison: readers of frequently written

@@ -1,4 +1,4 @@
-//! Timestamp service of the configured kind (DESIGN §6).
+//! Timestamp service of the configured kind (`docs/protocol.md`).
 
 use lotus_mvcc::oracle::{OracleAnswer, OracleServer};
 use lotus_points::point_here;

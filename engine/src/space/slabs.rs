@@ -3,9 +3,9 @@
 //! The cursor in a group's header page on the primary is advanced by compare-and-swap: a
 //! fetch-and-add followed by a check would push the cursor past the end of a full region. After
 //! taking slabs, the coordinator enters them in the directory of every replica. Offsets mean the
-//! same on every replica, so replicas stay byte for byte alike (DESIGN §4). A slab is used only
-//! once every directory names it. A node that dies between the two steps leaks only the slabs it
-//! took.
+//! same on every replica, so replicas stay byte for byte alike (`docs/memory-layout.md`). A slab
+//! is used only once every directory names it. A node that dies between the two steps leaks only
+//! the slabs it took.
 //!
 //! # The reserve
 //! The last slabs of a group are for overflow buckets alone ([`RegionLayout::reserved_slabs`]):

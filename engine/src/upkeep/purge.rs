@@ -1,4 +1,4 @@
-//! Purging: reclaiming the memory of rows that were deleted long ago (DESIGN §7, H13, H20).
+//! Purging: reclaiming the memory of rows that were deleted long ago (H13, H20).
 //!
 //! # What it is
 //! A coordinator notes the deletions of its transactions. Once the horizon has reached a deletion,

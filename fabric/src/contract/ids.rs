@@ -29,7 +29,8 @@ pub struct Endpoint {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RegionId(pub u8);
 
-/// Address of a byte in a node's registered memory: 16 bits of node, 48 of offset (DESIGN §3).
+/// Address of a byte in a node's registered memory: 16 bits of node, 48 of offset
+/// (`docs/verbs.md`).
 ///
 /// The offset's top 8 bits name the region, the low 40 the byte inside it (1 TiB a region).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,7 +15,7 @@
 //! `Release`; on x86-64 both compile to plain moves. The layers above rely on two guarantees:
 //!
 //! * a reader that sees a word of a verb also sees every verb that the writer completed earlier, so
-//!   a visible version word implies its record (DESIGN §6);
+//!   a visible version word implies its record (`docs/protocol.md`);
 //! * [`Memory::read_stable`], which copies until two passes agree, returns a snapshot: words that
 //!   were current at one moment. If a writer stopped half-way, the snapshot mixes new and old
 //!   words; the contract says "any words, in any order" (H14), and readers check.

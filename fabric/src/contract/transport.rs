@@ -20,7 +20,7 @@ use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
 use crate::contract::region::Rights;
 use crate::contract::verbs::{Capabilities, VerbError, Work};
 
-/// Largest message in bytes (DESIGN §3).
+/// Largest message in bytes (`docs/verbs.md`).
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// Identifies a posted batch (or a reconnect) until it completes.

@@ -1,7 +1,7 @@
 //! The shape of a lane's posted batches: addresses and sizes, without the data.
 //!
 //! Replayed with the same number of coroutines and no protocol, a trace shows the throughput of the
-//! fabric alone: the *floor*, against which the engine is measured (DESIGN §10).
+//! fabric alone: the *floor*, against which the engine is measured (`docs/glossary.md`).
 
 use crate::contract::ids::{NodeSet, RemoteAddr};
 use crate::contract::masked::MaskedSwap;

@@ -15,8 +15,8 @@
 //! # Words
 //!
 //! Every structure is a sequence of aligned 8-byte words, the unit of remote memory: a word never
-//! tears, a longer access may (DESIGN §3). Fields inside a word are shifts, not structs, so that a
-//! field's place is written once, next to its name.
+//! tears, a longer access may (`docs/verbs.md`). Fields inside a word are shifts, not structs, so
+//! that a field's place is written once, next to its name.
 
 pub mod bucket;
 pub mod cvt;

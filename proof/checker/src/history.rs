@@ -40,7 +40,7 @@ pub enum Status {
     Unknown,
 }
 
-/// An attempt of a transaction, without operations (DESIGN §9).
+/// An attempt of a transaction, without operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attempt {
     /// Id of the attempt; every retry has a new id.

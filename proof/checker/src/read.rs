@@ -1,4 +1,4 @@
-//! Reader of histories in JSON Lines (DESIGN §9).
+//! Reader of histories in JSON Lines.
 //!
 //! One line is in memory at a time. Fields may come in any order, without repetition; unknown
 //! fields are refused.

@@ -1,7 +1,7 @@
 //! Servers of NICs and links, where verbs and messages queue.
 //!
 //! A server takes one operation at a time, first come first served; a link is a server with service
-//! times proportional to bytes. A NIC has (DESIGN §9)
+//! times proportional to bytes. A NIC has (`docs/simulation.md`)
 //!
 //! * an *outbound* server for operations that its node issues, an *inbound* server for operations
 //!   from remote nodes;

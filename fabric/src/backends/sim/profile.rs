@@ -1,8 +1,8 @@
 //! Profiles: the constants of NIC, links and cores, as data with sources.
 //!
 //! A profile is a TOML file. Every constant names its source, and a constant without a source is
-//! refused, so that no value is tuned silently (DESIGN §9). Rates are written as published (Mops,
-//! Gbps) and kept as time: picoseconds for an operation or a byte.
+//! refused, so that no value is tuned silently (`docs/simulation.md`). Rates are written as
+//! published (Mops, Gbps) and kept as time: picoseconds for an operation or a byte.
 //!
 //! Some constants are optional, because not every NIC has the feature. Without the constant, the
 //! model lacks the feature:

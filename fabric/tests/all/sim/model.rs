@@ -1,4 +1,4 @@
-//! The NIC model reproduces the figures that the profile was calibrated on (DESIGN §9).
+//! The NIC model reproduces the figures that the profile was calibrated on (`docs/simulation.md`).
 
 use std::cell::Cell;
 use std::rc::Rc;

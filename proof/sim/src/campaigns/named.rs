@@ -1,4 +1,5 @@
-//! Named scenarios: a scenario provokes one hazard of DESIGN §7; its name begins with the hazard.
+//! Named scenarios: a scenario provokes one hazard of `docs/fault-tolerance.md`; its name begins
+//! with the hazard.
 //!
 //! The scenarios are files beside the sources, and part of the program. Seeds vary the parts that a
 //! scenario leaves open; the conditions of its hazard are always present.

@@ -1,4 +1,4 @@
-//! Hazards of DESIGN §7 by number, and the hazards that a run has met.
+//! Hazards of `docs/fault-tolerance.md` by number, and the hazards that a run has met.
 
 use std::fmt;
 use std::str::FromStr;
