@@ -1,8 +1,8 @@
 //! Entry points for made-up bytes: contents of a snapshot file, or of the catalogue at the
 //! authority, that this program did not write.
 //!
-//! Called by fuzz targets (`fuzz/`) and a short deterministic test (`lotus-cli`). A function panics
-//! if a reader accepts invalid bytes.
+//! Called by fuzz targets (`proof/fuzz/`) and a short deterministic test (`lotus-cli`). A function
+//! panics if a reader accepts invalid bytes.
 
 use lotus_mvcc::Naming;
 

@@ -8,6 +8,7 @@ mod check;
 #[cfg(feature = "tcp")]
 mod cluster;
 mod common;
+mod crates;
 mod figures;
 mod floors;
 mod language;

@@ -1,0 +1,87 @@
+//! The crates of the workspace: their imports, as ARCHITECTURE.md tells them, and as their houses
+//! allow them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::tidy::sources;
+
+/// Imports from another house that its heading does not allow: none but this, for the loads on lock
+/// systems.
+const EXCEPTION: (&str, &str) = ("benchmarks", "locksystems");
+/// Crates that any crate may import.
+const EVERYWHERE: [&str; 2] = ["points", "sabotage"];
+
+/// The house of each crate by its folder's name; an empty one for the root.
+fn houses() -> BTreeMap<String, String> {
+    let mut houses = BTreeMap::new();
+    for source in sources("toml") {
+        let Some(folder) = source.path.strip_suffix("/Cargo.toml") else { continue };
+        let (house, name) = folder.rsplit_once('/').unwrap_or(("", folder));
+        houses.insert(name.to_owned(), house.to_owned());
+    }
+    houses
+}
+
+/// The crates of the workspace that each crate's manifest names, without those of its tests.
+fn imports() -> BTreeMap<String, BTreeSet<String>> {
+    let mut imports = BTreeMap::new();
+    for source in sources("toml") {
+        let Some(folder) = source.path.strip_suffix("/Cargo.toml") else { continue };
+        let name = folder.rsplit('/').next().unwrap_or(folder);
+        let manifest: toml::Table = source.text.parse().expect("a manifest");
+        let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
+        let packages = dependencies.into_iter().flat_map(toml::Table::keys);
+        let ours = packages.filter_map(|package| package.strip_prefix("lotus-"));
+        let ours = ours.map(|package| if package == "txn" { "engine" } else { package });
+        let ours = ours.filter(|of| !EVERYWHERE.contains(of)).map(str::to_owned);
+        imports.insert(name.to_owned(), ours.collect());
+    }
+    imports
+}
+
+/// The rows of ARCHITECTURE.md's tables of crates: names, and what they import.
+fn told() -> BTreeMap<String, BTreeSet<String>> {
+    let page = sources("md").into_iter().find(|source| source.path == "ARCHITECTURE.md");
+    let page = page.expect("it is at the root").text;
+    let mut told = BTreeMap::new();
+    for row in page.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [names, _, imports] = cells[..] else { continue };
+        let names = names.split(" (").next().unwrap_or(names);
+        let imports = imports.trim_end_matches('|').split(", ").map(str::trim);
+        let imports = imports.filter(|name| !name.is_empty()).map(str::to_owned);
+        let imports: BTreeSet<String> = imports.collect();
+        for name in names.split(", ") {
+            told.insert(name.trim_matches('`').to_owned(), imports.clone());
+        }
+    }
+    told
+}
+
+#[test]
+fn imports_of_crates_are_as_told() {
+    let mut imports = imports();
+    // Outside of the workspace, and for users to read.
+    imports.retain(|name, _| name != "fuzz" && name != "examples");
+    assert_eq!(told(), imports, "the tables of ARCHITECTURE.md (left) and the manifests (right)");
+}
+
+#[test]
+fn the_store_imports_neither_service_nor_lab_nor_proof() {
+    let houses = houses();
+    for (name, imports) in imports() {
+        let house = &houses[&name];
+        let allowed: &[&str] = match (house.as_str(), name.as_str()) {
+            ("", "cli" | "examples") | (_, "fuzz") => continue,
+            ("", _) => &[""],
+            ("service" | "lab", _) => &["", house],
+            ("proof", _) => &["", "lab", "proof"],
+            _ => panic!("{name} is in a folder without a heading: {house}"),
+        };
+        for import in &imports {
+            let is_allowed = allowed.contains(&houses[import].as_str());
+            let is_exception = (name.as_str(), import.as_str()) == EXCEPTION;
+            assert!(is_allowed || is_exception, "{name} imports {import}");
+        }
+    }
+}
