@@ -296,11 +296,11 @@ mod tests {
         let builder = Cluster::embedded().memory_nodes(2).replicas(1).memory_limit(16 << 20);
         let cluster = builder.start().expect("it starts");
         let (shared, region) = (&cluster.shared, &cluster.shared.region);
-        // The second group has room for one slab.
+        // The second group has room for one slab of an index.
         let owner = shared.nodes.first().incarnation;
         let entry = SlabEntry { kind: SlabKind::Index, table: TableId(0), owner, take: 0 };
         let full = shared.placement.groups().last().expect("there are two").1;
-        let bytes = region.end() - region.first_slab() - SLAB_BYTES;
+        let bytes = region.end_for(SlabKind::Index) - region.first_slab() - SLAB_BYTES;
         let taken = shared.control.with_lane(|lane| async move {
             slabs::take_slabs(&lane, full, region, bytes, entry).await
         });
@@ -357,7 +357,7 @@ mod tests {
         parts[1].open_table("rows").expect("it was made");
         assert!(insert(&parts[0], table, 0) && insert(&parts[1], table, 1));
 
-        // Another table is about to be made, with all slabs that are left.
+        // Another table is about to be made, with all slabs that are left for indexes.
         let before = parts[0].memory_in_use().expect("memory answers");
         let (shared, region) = (&parts[0].shared, &parts[0].shared.region);
         let (owner, take) = (shared.nodes.first().incarnation, 999);
@@ -367,7 +367,7 @@ mod tests {
             .control
             .with_lane(|lane| async move {
                 let end = slabs::allocated_end(&lane, replicas.primary(), region).await.unwrap();
-                let bytes = region.end() - end;
+                let bytes = region.end_for(SlabKind::Index) - end;
                 (slabs::take_slabs(&lane, replicas, region, bytes, entry).await.unwrap(), bytes)
             })
             .expect("memory answers");
