@@ -29,7 +29,7 @@ cargo test "${built[@]}" --test all --no-run
 cp "${CARGO_TARGET_DIR:-target}/debug/lotus" "$bin/lotus"
 cp "$(program fabric --lib)" "$bin/fabric-tests"
 cp "$(program engine --test all)" "$bin/engine-tests"
-cp "$(program locks --test conformance)" "$bin/locks-tests"
+cp "$(program locksystems --test conformance)" "$bin/locks-tests"
 echo "rdma: the programs are built after $((SECONDS - started)) s"
 
 RDMA_VM_LIMIT_S=${RDMA_VM_LIMIT_S:-600} scripts/rdma-vm/run.sh scripts/rdma-vm/tests.sh
