@@ -16,28 +16,19 @@
 //! value. Shared state is read-only during a run except for queues and a stop flag ([`harness`]).
 //!
 //! # Rooms
-//! Folders, top floor first: `reports`; `index`, load on a tree under a lock system; `bank`, a bank
-//! under a lock system; `two_phase`, transactions of a trace under a lock system; `locks`, load on
-//! a lock system alone; `lanes`, the clients of these four loads; `drive`; `traces`, transactions
-//! as the locks that they take; `engines` and `workloads`, side by side; `judge`; `contract`. Each
-//! folder imports only from lower folders.
+//! Folders, top floor first: `reports`; `drive`; `engines` and `workloads`, side by side; `judge`;
+//! `contract`. Each folder imports only from lower folders.
 
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
 mod end_to_end;
 
-pub mod bank;
 mod contract;
 mod drive;
 mod engines;
-pub mod index;
 mod judge;
-pub mod lanes;
-pub mod locks;
 mod reports;
-pub mod traces;
-pub mod two_phase;
 mod workloads;
 
 pub use contract::engine::{AbortReason, TxnError};

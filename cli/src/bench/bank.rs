@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus_benchmarks::bank::{self, BankLoad, BankOutcome};
 use lotus_benchmarks::deployment::DeployError;
-use lotus_benchmarks::lanes::{Clients, START};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
+use lotus_loads::bank::{BankLoad, BankOutcome, self};
+use lotus_loads::lanes::{Clients, START};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
 use serde_json::json;

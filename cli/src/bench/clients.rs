@@ -9,10 +9,10 @@ use std::time::Duration;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::BenchError;
-use lotus_benchmarks::lanes::{Clients, Keeping, Latencies, Used};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::utilisation::NodeLoad;
+use lotus_loads::lanes::{Clients, Keeping, Latencies, Used};
 use lotus_fabric::machines::{Machines, Threads};
 use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, Profile, Report, Scheduled, SimMachines, World};
@@ -54,7 +54,7 @@ pub(super) trait Load {
     }
 
     /// # Errors
-    /// See [`lotus_benchmarks::locks::run`].
+    /// See [`lotus_loads::locks::run`].
     fn run<M: Machines>(
         &self,
         machines: &M,

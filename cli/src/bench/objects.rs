@@ -4,8 +4,8 @@
 //! the object, a set takes it exclusively and WRITEs the object. The audit of locks checks more
 //! here: a get must find the whole of the object that was set last.
 
-use lotus_benchmarks::locks::{LockLoad, LockOutcome, LockTally};
 use lotus_benchmarks::report::grouped;
+use lotus_loads::locks::{LockLoad, LockOutcome, LockTally};
 use serde_json::json;
 
 use super::Failure;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tidy::{Source, sources};
 
 /// The folders of each crate that has floors, the top floor first. A single file may be one.
-const FLOORS: [(&str, &[&str]); 9] = [
+const FLOORS: [(&str, &[&str]); 10] = [
     ("fabric", &["conformance", "backends", "rpc", "lane", "run", "contract"]),
     (
         "engine",
@@ -45,19 +45,14 @@ const FLOORS: [(&str, &[&str]); 9] = [
         &[
             "end_to_end",
             "reports",
-            "index",
-            "bank",
-            "two_phase",
-            "locks",
-            "lanes",
             "drive",
-            "traces",
             "engines",
             "workloads",
             "judge",
             "contract",
         ],
     ),
+    ("lab/loads", &["index", "bank", "two_phase", "locks", "lanes", "traces"]),
     ("lab/baselines", &["bench", "motor", "ford", "store"]),
     (
         "cli",

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::workloads::tpcc::{DISTRICTS, MAX_LINES, Scale};
+use lotus_benchmarks::tpcc::{DISTRICTS, MAX_LINES, Scale};
 
 /// Data that a lock of a TPC-C trace protects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

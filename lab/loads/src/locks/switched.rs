@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lotus_benchmarks::deployment::DeployError;
 use async_channel::Receiver;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
@@ -23,7 +24,6 @@ use lotus_locksystems::switched::{
 
 use super::LossRecovery;
 use super::kept::Service;
-use crate::contract::deployment::DeployError;
 use crate::lanes::{Clients, Course, refused};
 
 /// Time without an acknowledgement after which packets are repeated, where time is virtual. Packets

@@ -24,6 +24,8 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::progress::Progress;
 use lotus_fabric::env::SmallRng;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
@@ -36,8 +38,6 @@ use lotus_locksystems::servers::SWITCH_SLOTS;
 use lotus_locksystems::systems::Kind;
 use rand::SeedableRng;
 
-use crate::contract::deployment::DeployError;
-use crate::drive::progress::Progress;
 use crate::lanes::{
     self, Clients, Course, KeptLane, Latencies, MEMORY, REGION, Run, Seat, Used, latencies,
     offset_of_data, refused,

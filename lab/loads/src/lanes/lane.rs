@@ -203,7 +203,7 @@ impl<A> Seat<A> {
     /// Whether the lane begins no further operation: see [`Self::has_failed`] and
     /// [`Progress::ending_after`].
     ///
-    /// [`Progress::ending_after`]: crate::drive::progress::Progress::ending_after
+    /// [`Progress::ending_after`]: lotus_benchmarks::progress::Progress::ending_after
     fn is_over(&self) -> bool {
         self.has_failed() || self.course.progress.is_complete(self.index)
     }

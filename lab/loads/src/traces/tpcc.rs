@@ -9,15 +9,13 @@
 
 use std::time::Duration;
 
+use lotus_benchmarks::tpcc::{DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, Scale, Terminals, Tpcc, Whom, Wish};
+use lotus_benchmarks::workload::Workload as _;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::layout::{self, Grain, Layout};
 use super::{Origin, Transaction, Want};
-use crate::contract::workload::Workload as _;
-use crate::workloads::tpcc::{
-    DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, Scale, Terminals, Tpcc, Whom, Wish,
-};
 
 /// Type number of [`Scans`], behind the other types.
 const SCAN: usize = TpccTrace::KINDS.len();

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use lotus_benchmarks::progress::Phase;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId};
 use lotus_fabric::machines::Threads;
@@ -11,7 +12,6 @@ use lotus_locksystems::fisslock::capacity::MAX_LOCKS;
 use lotus_locksystems::systems::Choice;
 
 use super::*;
-use crate::drive::progress::Phase;
 use crate::lanes::{Keeping, START};
 
 fn short() -> LockLoad {

@@ -1,13 +1,11 @@
 //! Locks of TATP: subscribers, rows of access information and special facilities have a lock each.
 //! Call forwardings have fewer locks than rows, and share locks by a hash.
 
+use lotus_benchmarks::tatp::{ACCESS_INFO, SPECIAL_FACILITY, SUBSCRIBER, Tatp, TatpProfile, TatpRequest};
+use lotus_benchmarks::workload::{Workload as _, mix};
 use rand::rngs::SmallRng;
 
 use super::{Transaction, Want};
-use crate::contract::workload::{Workload as _, mix};
-use crate::workloads::tatp::{
-    ACCESS_INFO, SPECIAL_FACILITY, SUBSCRIBER, Tatp, TatpProfile, TatpRequest,
-};
 
 /// Largest number of call forwardings of a subscriber, which determines the number of their locks.
 const FORWARDINGS: u64 = 4;

@@ -9,6 +9,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::zipf::KeyChooser;
 use async_channel::Receiver;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
@@ -30,13 +33,10 @@ use super::operation::{Operation, post};
 use super::redis::{RealRedis, RedisService};
 use super::switched::Switched;
 use super::{LockLoad, LockOutcome, LockTally, LossRecovery, Shared, with_noted};
-use crate::contract::deployment::DeployError;
-use crate::drive::progress::Progress;
 use crate::lanes::{
     self, Clients, Course, Done, KeptLane, Looking, MEMORY, Mark, OBJECT, REGION, Seat, Work,
     refused,
 };
-use crate::workloads::zipf::KeyChooser;
 
 /// Requests of each client in the trace from which a switch learns the hot locks. With this number,
 /// and equal popularity, each of a million locks has ten contenders of 160 clients, and 1 % of the

@@ -23,6 +23,9 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::zipf::KeyChooser;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::sim::Report;
@@ -32,14 +35,11 @@ use lotus_locksystems::redlock::rules::Times;
 use lotus_locksystems::servers::{Kept, SWITCH_SLOTS};
 use lotus_locksystems::systems::Kind;
 
-use crate::contract::deployment::DeployError;
-use crate::drive::progress::Progress;
 use crate::lanes::{
     self, Clients, Course, Done, KeptLane, Latencies, Run, Seat, Used, latencies, refused,
 };
 use crate::locks::kept::{self, Popular, Service, ServiceVisitor};
 use crate::two_phase::{Holders, audit, spaces_of};
-use crate::workloads::zipf::KeyChooser;
 use books::Books;
 use lane::Serving;
 use plan::Bank;

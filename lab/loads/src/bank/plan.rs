@@ -1,12 +1,12 @@
 //! Transactions of a bank: the accounts that a transaction uses, and how their balances change.
 
+use lotus_benchmarks::smallbank::{SmallBank, SmallBankProfile, SmallBankRequest};
+use lotus_benchmarks::workload::{Workload as _, mix};
 use lotus_locks::Mode;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use crate::contract::workload::{Workload as _, mix};
 use crate::traces::Want;
-use crate::workloads::smallbank::{SmallBank, SmallBankProfile, SmallBankRequest};
 
 /// Share of transactions of [`Business::Transfer`] that only read, in per cent.
 const BALANCE_PERCENT: u32 = 90;

@@ -24,6 +24,9 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::zipf::KeyChooser;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::Report;
@@ -33,12 +36,9 @@ use lotus_locksystems::servers::Kept;
 use lotus_locksystems::switched::Recovered;
 use lotus_locksystems::systems::Kind;
 
-use crate::contract::deployment::DeployError;
-use crate::drive::progress::Progress;
 use crate::lanes::{
     self, Clients, Latencies, MEMORY, REGION, Run, Used, latencies, offset_of_data, refused,
 };
-use crate::workloads::zipf::KeyChooser;
 pub use hot::HotLocks;
 use lane::Locking;
 use ledger::Ledger;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_benchmarks::deployment::DeployError;
 use async_channel::Receiver;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 use lotus_fabric::machines::{Machines, Program};
@@ -16,7 +17,6 @@ use lotus_locksystems::redlock::{
 };
 
 use super::kept::Service;
-use crate::contract::deployment::DeployError;
 use crate::lanes::{Course, refused};
 
 /// First random stream of tokens: streams of clients have lower numbers.

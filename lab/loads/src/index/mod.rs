@@ -26,18 +26,18 @@ mod tree;
 use std::ops::AddAssign;
 use std::sync::Arc;
 
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::progress::{Phase, Progress};
+use lotus_benchmarks::zipf::KeyChooser;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::sim::Report;
 use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSpace, LockSystem};
 
-use crate::contract::deployment::DeployError;
-use crate::drive::progress::{Phase, Progress};
 use crate::lanes::{
     self, Clients, Done, Latencies, MEMORY, REGION, Run, Used, latencies, offset_of_data, refused,
 };
-use crate::workloads::zipf::KeyChooser;
 use lane::Visits;
 use ledger::Ledger;
 use page::Image;

@@ -17,6 +17,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::progress::{Phase, Progress};
 use async_channel::{Receiver, Sender};
 use hdrhistogram::Histogram;
 use lotus_fabric::counters::VerbCounters;
@@ -34,8 +36,6 @@ use lotus_locksystems::local::{Access, Counters, LocalClient, LocalTable, Policy
 use lotus_locksystems::servers::Kept;
 use lotus_locksystems::systems::Choice;
 
-use crate::contract::deployment::DeployError;
-use crate::drive::progress::{Phase, Progress};
 pub(crate) use findings::Findings;
 pub(crate) use lane::{KeptLane, LaneLocks, Load, Mark, Seat, Work, nanos};
 
