@@ -76,6 +76,20 @@ impl From<BatchError> for SlabError {
     }
 }
 
+/// Error of advancing a cursor.
+enum CursorError {
+    /// No room before the end for this use; the cursor is at this offset.
+    Full(u64),
+    /// The memory node did not answer.
+    Fabric(BatchError),
+}
+
+impl From<BatchError> for CursorError {
+    fn from(error: BatchError) -> Self {
+        Self::Fabric(error)
+    }
+}
+
 /// Takes enough contiguous slabs for `bytes` in the group stored at `replicas` and enters them
 /// everywhere; returns the offset of the first slab. For threads other than coordinators: memory
 /// nodes that do not answer within some tries may keep the slabs taken.
@@ -89,35 +103,30 @@ pub(crate) async fn take_slabs(
     let primary = replicas.primary();
     raise_cursor(lane, primary, layout).await?;
     let offset = match advance_cursor(lane, primary, layout, bytes, entry.kind).await {
-        Err(SlabError::Full) => {
-            let (count, mut from) = (bytes.div_ceil(SLAB_BYTES), layout.first_slab());
-            let left = kept_back(lane, primary, layout, entry.kind).await?;
+        Ok(offset) => offset,
+        Err(CursorError::Full(cursor)) => {
+            let (count, from) = (bytes.div_ceil(SLAB_BYTES), layout.first_slab());
+            let left = layout.kept_back(entry.kind, cursor);
             loop {
                 let found = find_free(lane, primary, layout, count, left, from).await?;
                 let first = found.ok_or(SlabError::Full)?;
                 if claim_all(lane, primary, first, count, entry).await? {
                     break first;
                 }
-                // Another coordinator came first.
-                from = first + SLAB_BYTES;
+                // Another coordinator took one of the slabs.
             }
         }
-        taken => taken?,
+        Err(CursorError::Fabric(error)) => return Err(error.into()),
     };
     enter_with_retries(lane, replicas, offset, bytes, entry).await?;
     Ok(offset)
 }
 
-/// Reads the primary's cursor; returns the number of free slabs to leave for overflow buckets.
-async fn kept_back(
-    lane: &Lane,
-    primary: Replica,
-    layout: &RegionLayout,
-    kind: SlabKind,
-) -> Result<u64, BatchError> {
+/// Reads the cursor of a copy.
+async fn read_cursor(lane: &Lane, replica: Replica) -> Result<u64, BatchError> {
     let mut batch = lane.batch();
-    let cursor = batch.read(primary.at(CURSOR_OFFSET), WORD_BYTES);
-    Ok(layout.kept_back(kind, batch.post().await?.words(cursor)[0]))
+    let cursor = batch.read(replica.at(CURSOR_OFFSET), WORD_BYTES);
+    Ok(batch.post().await?.words(cursor)[0])
 }
 
 /// Looks for `count` contiguous slabs that the primary's directory shows as free, from offset
@@ -232,18 +241,13 @@ async fn advance_cursor(
     layout: &RegionLayout,
     bytes: u64,
     kind: SlabKind,
-) -> Result<u64, SlabError> {
+) -> Result<u64, CursorError> {
     let (bytes, end) = (bytes.next_multiple_of(SLAB_BYTES), layout.end_for(kind));
-    if bytes > end {
-        return Err(SlabError::Full);
-    }
     let cursor = primary.at(CURSOR_OFFSET);
-    let mut batch = lane.batch();
-    let seen = batch.read(cursor, WORD_BYTES);
-    let mut offset = batch.post().await?.words(seen)[0];
+    let mut offset = read_cursor(lane, primary).await?;
     loop {
-        if offset + bytes > end {
-            return Err(SlabError::Full);
+        if bytes > end || offset + bytes > end {
+            return Err(CursorError::Full(offset));
         }
         let mut batch = lane.batch();
         let held = batch.compare_and_swap(cursor, offset, offset + bytes);
@@ -442,8 +446,11 @@ impl Coordinator {
         let advanced = advance_cursor(lane, replicas.primary(), layout, SLAB_BYTES, entry.kind);
         let offset = match advanced.await {
             Ok(offset) => offset,
-            Err(SlabError::Full) => self.take_free_slab(purpose, group, entry, waiting).await?,
-            Err(SlabError::Fabric(error)) => return Err(self.after_failure(error).await),
+            Err(CursorError::Full(cursor)) => {
+                let left = layout.kept_back(entry.kind, cursor);
+                self.take_free_slab(purpose, group, entry, left, waiting).await?
+            }
+            Err(CursorError::Fabric(error)) => return Err(self.after_failure(error).await),
         };
         debug_assert!(
             offset >= layout.first_slab() && offset + SLAB_BYTES <= layout.end(),
@@ -467,16 +474,13 @@ impl Coordinator {
         purpose: Purpose,
         group: GroupId,
         entry: SlabEntry,
+        left: u64,
         waiting: &Waiting,
     ) -> Result<u64, TxnError> {
         let (lane, layout, slots) = (&self.lane, &self.shared.region, &self.node.slots);
         let primary = || self.replicas(group).primary();
         let cleared = slots.cleared();
         let mut from = slots.free_from(purpose.group).max(layout.first_slab());
-        let left = match kept_back(lane, primary(), layout, entry.kind).await {
-            Ok(left) => left,
-            Err(error) => return Err(self.after_failure(error).await),
-        };
         loop {
             let found = match find_free(lane, primary(), layout, 1, left, from).await {
                 Ok(found) => found,
@@ -520,16 +524,18 @@ impl Coordinator {
         let primary = self.replicas(group).primary();
         let search = async || {
             let free = marked_free(lane, primary, layout).await? / SLAB_BYTES;
-            Ok((free, kept_back(lane, primary, layout, SlabKind::Records).await?))
+            Ok((free, read_cursor(lane, primary).await?))
         };
-        let (free, left) = match search().await {
+        let (free, cursor) = match search().await {
             Ok(found) => found,
             Err(error) => return Err(self.after_failure(error).await),
         };
         let now = self.executor.now();
         slots.has_searched(place, now, now.since(begun));
-        for (kind, others) in [(SlabKind::Overflow, 0), (SlabKind::Records, left)] {
-            if free > others {
+        for kind in [SlabKind::Overflow, SlabKind::Records] {
+            // A promoted copy's cursor may be below the one that this node has found at the end.
+            let has_room = cursor + SLAB_BYTES <= layout.end_for(kind);
+            if has_room || free > layout.kept_back(kind, cursor) {
                 slots.search_again_in(place, kind);
             }
         }
