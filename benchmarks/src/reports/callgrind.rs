@@ -218,14 +218,14 @@ impl<'t> Profile<'t> {
         shares
     }
 
-    /// The layer of a source file: its crate; `None` for files outside of the workspace.
+    /// The layer of a source file: the folder of its crate; `None` for files outside of the workspace.
     fn layer(&self, file: &'t str) -> Option<&'t str> {
         let file = Path::new(file).strip_prefix(self.workspace?).ok()?.to_str()?;
         if file.starts_with(SIMULATED) {
             return Some(SIMULATOR);
         }
-        let (layer, source) = file.split_once('/')?;
-        source.starts_with("src/").then_some(layer)
+        let (folder, _) = file.split_once("/src/")?;
+        folder.rsplit('/').next()
     }
 }
 

@@ -10,9 +10,9 @@
 //! | ask | number; number of the last answered ask, giver's life; place; slot bytes; purpose |
 //! | answer | number of the ask; the giver's life; slots |
 //!
-//! The place is table, group and kind; a life is an incarnation. The purpose is 1 for an update;
-//! its upper half is the number of dropped tables whose memory had been given back when the asker
-//! found the group full.
+//! The place is table, group and kind; a life is an incarnation. The purpose has bit 0 for an
+//! update, and bit 1 if the asker could still take a slab of the reserve; its upper half is the
+//! number of dropped tables whose memory had been given back when the asker found the group full.
 //!
 //! # Why no slot is ever free at two nodes
 //! Slots leave the giver's allocator before the answer is sent, and enter the asker's allocator
@@ -62,6 +62,9 @@ struct Ask {
     purpose: Purpose,
     bytes: u64,
     wanted: Use,
+    /// Whether a slab of the reserve is left for this purpose: the asker prefers free slots of other
+    /// nodes.
+    has_reserve: bool,
     cleared: u32,
 }
 
@@ -71,7 +74,8 @@ impl Ask {
         let cleared = u64::from(self.cleared) << u32::BITS;
         let place = u64::from(table.0) | u64::from(group) << 16 | (slots as u64) << 32;
         let update = u64::from(self.wanted == Use::Update);
-        [self.number, self.answered.number, self.answered.life, place, self.bytes, update | cleared]
+        let wanted = update | u64::from(self.has_reserve) << 1 | cleared;
+        [self.number, self.answered.number, self.answered.life, place, self.bytes, wanted]
     }
 
     /// `None` if the words are not a valid ask in a cluster of `groups` groups.
@@ -82,12 +86,14 @@ impl Ask {
         let group = Some((place >> 16) as u16).filter(|group| *group < groups)?;
         let purpose = Purpose { table: TableId(place as u16), group, slots };
         let cleared = (wanted >> u32::BITS) as u32;
-        let wanted = match wanted as u32 {
+        let has_reserve = wanted & 2 != 0;
+        let wanted = match wanted as u32 & !2 {
             0 => Use::Insert,
             1 => Use::Update,
             _ => return None,
         };
-        (bytes > 0).then_some(Self { number, answered, purpose, bytes, wanted, cleared })
+        let ask = Self { number, answered, purpose, bytes, wanted, has_reserve, cleared };
+        (bytes > 0).then_some(ask)
     }
 }
 
@@ -175,7 +181,8 @@ impl Coordinator {
     fn give_slots(&self, ask: &Ask) -> Vec<u64> {
         let slots = &self.node.slots;
         // The asker found no slab, and all nodes share the group's slabs.
-        slots.hear_full(ask.purpose, ask.cleared);
+        let records = Purpose { slots: SlotKind::Record, ..ask.purpose };
+        slots.hear_full(if ask.has_reserve { records } else { ask.purpose }, ask.cleared);
         slots.miss(ask.wanted, self.executor.now());
         self.share_slots();
         let (wanted, purpose, bytes) = (ask.wanted, ask.purpose, ask.bytes);
@@ -268,7 +275,8 @@ impl Coordinator {
         let number = self.asks.next(self.node.incarnation);
         let answered = self.asks.answered.borrow().get(&giver).copied().unwrap_or_default();
         let cleared = self.node.slots.cleared();
-        let ask = Ask { number, answered, purpose, bytes, wanted, cleared };
+        let has_reserve = !self.node.slots.is_full_for(purpose);
+        let ask = Ask { number, answered, purpose, bytes, wanted, has_reserve, cleared };
         let at = Endpoint { node: giver, lane: LaneId(0) };
         let patience = Patience::constant(ASK_AGAIN, TRIES);
         let reply = self.rpc.call(at, SERVICE, &encode(&ask.to_words()), patience).await;
@@ -300,8 +308,8 @@ mod tests {
 
     fn ask(number: u64, answered: u64) -> Ask {
         let answered = Answered { number: answered, life: 1 };
-        let wanted = Use::Insert;
-        Ask { number, answered, purpose: PURPOSE, bytes: 64, wanted, cleared: 2 }
+        let (purpose, wanted) = (PURPOSE, Use::Insert);
+        Ask { number, answered, purpose, bytes: 64, wanted, has_reserve: false, cleared: 2 }
     }
 
     fn counter(life: u16) -> Counter {
@@ -373,8 +381,10 @@ mod tests {
 
     #[test]
     fn asks_survive_the_way_and_what_is_none_is_not_answered() {
-        for wanted in [Use::Insert, Use::Update] {
-            let ask = Ask { wanted, ..ask(5, 3) };
+        for (wanted, has_reserve) in
+            [(Use::Insert, false), (Use::Insert, true), (Use::Update, false)]
+        {
+            let ask = Ask { wanted, has_reserve, ..ask(5, 3) };
             assert_eq!(Ask::from_words(&ask.to_words(), 2), Some(ask));
             assert_eq!(Ask::from_words(&ask.to_words(), 1), None, "there is no such group");
         }
@@ -384,7 +394,7 @@ mod tests {
             &[5, 3, 1, place, 64],
             &[5, 3, 1, place | 3 << 32, 64, 0],
             &[5, 3, 1, place, 0, 0],
-            &[5, 3, 1, place, 64, 2],
+            &[5, 3, 1, place, 64, 4],
         ];
         for words in no_asks {
             assert_eq!(Ask::from_words(words, 2), None, "{words:?}");

@@ -108,6 +108,12 @@ impl Coordinator {
         bytes: u64,
     ) -> Result<(), TxnError> {
         if !self.node.slots.is_full_for(purpose) {
+            // A slab of the reserve is the last choice.
+            if self.node.slots.is_full(purpose.group)
+                && self.borrow_slots(wanted, purpose, bytes).await
+            {
+                return Ok(());
+            }
             // Read before the search, so that memory given back during the search is looked at
             // again.
             let cleared = self.node.slots.cleared();
