@@ -1,8 +1,8 @@
 //! Fuzzing entry points for the cluster's file, and for state stored on a host and at the
 //! authority.
 //!
-//! The functions are called by fuzz targets (`fuzz/`), and by the test below with a few thousand
-//! mutations of valid samples. Each function panics if a reader accepts invalid input.
+//! The functions are called by fuzz targets (`proof/fuzz/`), and by the test below with a few
+//! thousand mutations of valid samples. Each function panics if a reader accepts invalid input.
 
 use std::fmt::Debug;
 use std::path::Path;

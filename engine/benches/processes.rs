@@ -2,7 +2,7 @@
 //! and the cost of filling a memory node.
 //!
 //! Not a criterion benchmark: each measurement takes a cluster of its own. The processes are those
-//! of `tests/processes`, started from this program instead of the test's.
+//! of `tests/all/processes`, started from this program instead of the test's.
 
 #[path = "../tests/all/processes/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests are left out")]

@@ -1,8 +1,8 @@
 //! Acceptance of records: decides whether a record belongs to the cell that named its slot.
 //!
 //! A reader without the row's lock reads the CVT, then the record, while writers replace both word
-//! by word. This page argues that the reader never accepts a wrong record; `tests/torn_reads.rs`
-//! tests the claim.
+//! by word. This page argues that the reader never accepts a wrong record;
+//! `tests/all/torn_reads.rs` tests the claim.
 //!
 //! # What writers do
 //!

@@ -5,9 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::tidy::sources;
 
-/// Imports from another house that its heading does not allow: none but this, for the loads on lock
-/// systems.
-const EXCEPTION: (&str, &str) = ("benchmarks", "locksystems");
 /// Crates that any crate may import.
 const EVERYWHERE: [&str; 2] = ["points", "sabotage"];
 
@@ -80,8 +77,7 @@ fn the_store_imports_neither_service_nor_lab_nor_proof() {
         };
         for import in &imports {
             let is_allowed = allowed.contains(&houses[import].as_str());
-            let is_exception = (name.as_str(), import.as_str()) == EXCEPTION;
-            assert!(is_allowed || is_exception, "{name} imports {import}");
+            assert!(is_allowed, "{name} imports {import}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The locks of a node under every interleaving of a few lanes, up to three preemptions.
 //!
-//! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-locks --test loom`
+//! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-locksystems --test loom`
 //!
 //! The lock protects two words that are read and written without any ordering of their own, and
 //! another one says whether the node has the lock: where a client holds it without its node, or

@@ -9,7 +9,7 @@
 //! 3584   one word for each compute node: its load, 0 for none yet
 //! 4096   one word for each shard: its owner and the epoch since which it is
 //! 36864  one word for each shard: how many locks of it are asked for
-//! 69632  one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 0:24
+//! 69632  one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 take:24
 //! then   slabs, each at a multiple of 256 KiB
 //! ```
 //! The cursor only grows, by compare-and-swap on the primary of the group. A newly allocated slab

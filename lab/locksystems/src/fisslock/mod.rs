@@ -6,7 +6,7 @@
 //! state machines neither send nor wait, and have no clock.
 //!
 //! # What it is not
-//! A lock system of this crate ([`lotus_locks::LockSystem`]): no state is in a word of a memory
+//! A lock system of `lotus-locks` ([`lotus_locks::LockSystem`]): no state is in a word of a memory
 //! node. The client over a fabric, the switch as a program, and the driver of recoveries are in
 //! [`crate::switched`].
 //!

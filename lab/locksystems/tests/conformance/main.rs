@@ -1,9 +1,9 @@
 //! The conformance suite of the lock systems: what each promises, on each fabric.
 //!
-//! `cargo test -p lotus-locks --test conformance -- --nocapture` prints a table: lock, family,
-//! fabric, and what was done there. The environment variable `LOTUS_LOCK_SEEDS` sets the number of
-//! seeds of each simulated family. With the feature `rdma` it also runs on network cards, where
-//! there are some (`just rdma-test`).
+//! `cargo test -p lotus-locksystems --test conformance -- --nocapture` prints a table: lock,
+//! family, fabric, and what was done there. The environment variable `LOTUS_LOCK_SEEDS` sets the
+//! number of seeds of each simulated family. With the feature `rdma` it also runs on network cards,
+//! where there are some (`just rdma-test`).
 
 mod abandoned;
 mod bypass;

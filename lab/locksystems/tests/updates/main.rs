@@ -12,8 +12,8 @@
 //! that it names.
 //!
 //! # What it is not
-//! A model of deaths and of atomics whose answer is lost: they end in a reset, which `tests/reset`
-//! has.
+//! A model of deaths and of atomics whose answer is lost: they end in a reset, which
+//! `locks/tests/reset` has.
 
 #![expect(clippy::print_stdout, reason = "how many states there were is what one wants to know")]
 
