@@ -17,11 +17,11 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use lotus_benchmarks::callgrind::{Layers, self};
+use lotus_benchmarks::callgrind::{self, Layers};
 use lotus_benchmarks::config::{Aborted, ClusterConfig, Fabric, LoadConfig, Routing};
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
-use lotus_benchmarks::harness::{Options, self};
+use lotus_benchmarks::harness::{self, Options};
 use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::progress::Progress;
@@ -29,11 +29,11 @@ use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::{Critical, Scale, Tpcc};
 use lotus_benchmarks::workload::Workload;
-use lotus_loads::lanes::{Clients, Keeping};
-use lotus_loads::locks::{Habits, LockLoad, self};
 use lotus_fabric::env::Env;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
+use lotus_loads::lanes::{Clients, Keeping};
+use lotus_loads::locks::{self, Habits, LockLoad};
 use lotus_locksystems::systems::Choice;
 
 use crate::counts::Counts;

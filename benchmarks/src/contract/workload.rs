@@ -123,7 +123,7 @@ pub struct Rate {
 
 /// Pseudo-random function of `seed`: 64 well-mixed bits (SplitMix64's finalizer).
 #[inline]
-pub(crate) const fn mix(seed: u64) -> u64 {
+pub const fn mix(seed: u64) -> u64 {
     let a = (seed ^ seed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let b = (a ^ a >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     b ^ b >> 31

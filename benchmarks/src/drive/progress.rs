@@ -119,7 +119,7 @@ impl Progress {
 
     /// Whether the coordinator has committed its share of the run's transactions.
     #[inline]
-    pub(crate) fn is_complete(&self, coordinator: usize) -> bool {
+    pub fn is_complete(&self, coordinator: usize) -> bool {
         self.coordinators[coordinator].committed.load(Ordering::Relaxed) >= self.share
     }
 
@@ -129,7 +129,7 @@ impl Progress {
     }
 
     /// Time at which the coordinator's last transaction has ended, in nanoseconds.
-    pub(crate) fn last_end_ns(&self, coordinator: usize) -> u64 {
+    pub fn last_end_ns(&self, coordinator: usize) -> u64 {
         self.coordinators[coordinator].now_ns.load(Ordering::Relaxed)
     }
 
@@ -203,7 +203,7 @@ impl Progress {
     /// Counts a commit for an observer: the commit's latency, and now and then the coordinator's
     /// own counts. The same callers as [`Self::tick`].
     #[inline]
-    pub(crate) fn note_commit(
+    pub fn note_commit(
         &self,
         coordinator: usize,
         latency_ns: u64,

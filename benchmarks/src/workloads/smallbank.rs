@@ -50,12 +50,18 @@ const TABLES: [&str; 2] = ["savings", "checking"];
 
 /// The transaction types, in the order of [`MIX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum SmallBankProfile {
+pub enum SmallBankProfile {
+    /// Moves all money of a customer to another one's checking account.
     Amalgamate,
+    /// Reads both balances of a customer.
     Balance,
+    /// Pays into a checking account.
     DepositChecking,
+    /// Moves money between two checking accounts.
     SendPayment,
+    /// Pays into a savings account, or out of it.
     TransactSavings,
+    /// Cashes a check, with a penalty if both accounts together do not cover it.
     WriteCheck,
 }
 
@@ -100,11 +106,14 @@ pub struct SmallBank {
 /// A transaction with its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SmallBankRequest {
-    pub(crate) kind: SmallBankProfile,
-    pub(crate) customer: u64,
+    /// Type of the transaction.
+    pub kind: SmallBankProfile,
+    /// The customer.
+    pub customer: u64,
     /// Another customer; used by Amalgamate and SendPayment only.
-    pub(crate) other: u64,
-    pub(crate) amount: i64,
+    pub other: u64,
+    /// Amount in cents.
+    pub amount: i64,
 }
 
 impl SmallBank {

@@ -1,7 +1,7 @@
 //! Flags of `lotus bench bank`.
 
-use lotus_loads::bank::{BankLoad, Business};
 use clap::Args;
+use lotus_loads::bank::{BankLoad, Business};
 
 use super::locks::{LockRunArgs, SystemArgs};
 use super::values::{micros, one_of};

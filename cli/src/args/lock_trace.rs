@@ -1,7 +1,7 @@
 //! Flags of `lotus bench lock-trace`.
 
-use lotus_loads::traces::TatpTrace;
 use clap::Args;
+use lotus_loads::traces::TatpTrace;
 
 use super::locks::{LockRunArgs, SystemArgs};
 use super::values::{count, micros, ratio};

@@ -1,7 +1,7 @@
 //! Flags of `lotus bench tree`.
 
-use lotus_loads::index::TreeLoad;
 use clap::Args;
+use lotus_loads::index::TreeLoad;
 
 use super::locks::{LockRunArgs, SystemArgs};
 use super::values::{ratio, skew};

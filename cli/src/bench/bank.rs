@@ -7,10 +7,10 @@ use std::time::Duration;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
-use lotus_loads::bank::{BankLoad, BankOutcome, self};
-use lotus_loads::lanes::{Clients, START};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
+use lotus_loads::bank::{self, BankLoad, BankOutcome};
+use lotus_loads::lanes::{Clients, START};
 use serde_json::json;
 
 use super::Failure;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
+use lotus_fabric::machines::Machines;
 use lotus_loads::lanes::Clients;
 use lotus_loads::traces::{FileTrace, Grain, Scans, TatpTrace, TpccTrace, Trace};
-use lotus_loads::two_phase::{TraceLoad, TraceOutcome, self};
-use lotus_fabric::machines::Machines;
+use lotus_loads::two_phase::{self, TraceLoad, TraceOutcome};
 use serde_json::json;
 
 use super::Failure;

@@ -7,10 +7,12 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::BenchError;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
-use lotus_loads::lanes::{Clients, Latencies, START};
-use lotus_loads::locks::{Fairness, Habits, HotLocks, LockLoad, LockOutcome, LongReads, LossRecovery, TimeSum, self};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
+use lotus_loads::lanes::{Clients, Latencies, START};
+use lotus_loads::locks::{
+    self, Fairness, Habits, HotLocks, LockLoad, LockOutcome, LongReads, LossRecovery, TimeSum,
+};
 use lotus_locks::Counts;
 use serde_json::json;
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
-use lotus_loads::index::{TreeCounts, TreeLoad, TreeOutcome, self};
-use lotus_loads::lanes::Clients;
 use lotus_fabric::machines::Machines;
+use lotus_loads::index::{self, TreeCounts, TreeLoad, TreeOutcome};
+use lotus_loads::lanes::Clients;
 use serde_json::json;
 
 use super::Failure;

@@ -42,15 +42,7 @@ const FLOORS: [(&str, &[&str]); 10] = [
     ("proof/sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),
     (
         "benchmarks",
-        &[
-            "end_to_end",
-            "reports",
-            "drive",
-            "engines",
-            "workloads",
-            "judge",
-            "contract",
-        ],
+        &["end_to_end", "reports", "drive", "engines", "workloads", "judge", "contract"],
     ),
     ("lab/loads", &["index", "bank", "two_phase", "locks", "lanes", "traces"]),
     ("lab/baselines", &["bench", "motor", "ford", "store"]),

@@ -40,15 +40,18 @@ use crate::contract::stats::Counts;
 use crate::contract::workload::{Access, Workload};
 use crate::workloads::kvs::integer_table;
 
-pub(crate) use population::Population;
+pub use population::Population;
 use population::{
     ACCESS_INFO_BYTES, Facility, Forwarding, START_TIMES, Subscriber, TYPES, digits,
     forwarding_key, typed_key,
 };
 
-pub(crate) const SUBSCRIBER: usize = 0;
-pub(crate) const ACCESS_INFO: usize = 1;
-pub(crate) const SPECIAL_FACILITY: usize = 2;
+/// Number of the table of subscribers.
+pub const SUBSCRIBER: usize = 0;
+/// Number of the table of access information.
+pub const ACCESS_INFO: usize = 1;
+/// Number of the table of special facilities.
+pub const SPECIAL_FACILITY: usize = 2;
 const CALL_FORWARDING: usize = 3;
 /// The path from telephone numbers to subscribers.
 const BY_NUMBER: usize = 4;
@@ -63,13 +66,20 @@ const HOURS: u8 = 24;
 
 /// The transaction types, in the order of [`MIX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum TatpProfile {
+pub enum TatpProfile {
+    /// Reads a subscriber.
     GetSubscriberData,
+    /// Reads the number to which a call is forwarded.
     GetNewDestination,
+    /// Reads the access information of a type.
     GetAccessData,
+    /// Writes a bit of a subscriber, and a byte of a special facility.
     UpdateSubscriberData,
+    /// Writes the location of a subscriber.
     UpdateLocation,
+    /// Adds a call forwarding.
     InsertCallForwarding,
+    /// Removes a call forwarding.
     DeleteCallForwarding,
 }
 
@@ -100,11 +110,14 @@ pub struct Tatp {
 /// A transaction with its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TatpRequest {
-    pub(crate) kind: TatpProfile,
-    pub(crate) s_id: u32,
+    /// Type of the transaction.
+    pub kind: TatpProfile,
+    /// Number of the subscriber.
+    pub s_id: u32,
     /// Type of access information or of a special facility.
-    pub(crate) row_type: u8,
-    pub(crate) start_time: u8,
+    pub row_type: u8,
+    /// Hour at which a call forwarding starts.
+    pub start_time: u8,
     end_time: u8,
     /// Value to write: a bit and a byte, a location, or a telephone number.
     data: u64,
@@ -131,7 +144,7 @@ impl Tatp {
     }
 
     /// The initial rows.
-    pub(crate) const fn population(&self) -> &Population {
+    pub const fn population(&self) -> &Population {
         &self.population
     }
 

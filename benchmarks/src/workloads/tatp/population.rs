@@ -67,8 +67,9 @@ impl Deal {
 
 /// The initial rows of all tables.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Population {
-    pub(crate) subscribers: u64,
+pub struct Population {
+    /// Number of subscribers.
+    pub subscribers: u64,
     seed: u64,
 }
 
@@ -88,7 +89,7 @@ impl Population {
     }
 
     /// Number of rows of a table.
-    pub(crate) fn rows(&self, table: usize) -> u64 {
+    pub fn rows(&self, table: usize) -> u64 {
         let owners = match table {
             SUBSCRIBER | BY_NUMBER => return self.subscribers,
             CALL_FORWARDING => self.rows(SPECIAL_FACILITY),
@@ -138,7 +139,7 @@ impl Population {
 
     /// Number of the row of access information, or of the special facility, of a subscriber and a
     /// type; `None` if the row does not exist.
-    pub(crate) fn row_of(&self, table: usize, s_id: u64, kind: u8) -> Option<u64> {
+    pub fn row_of(&self, table: usize, s_id: u64, kind: u8) -> Option<u64> {
         let (owner, deal) = (s_id - 1, self.deal(table));
         let turn = self.bits(table, owner, 0);
         let is_it = |rank: &u64| turn.wrapping_add(*rank) % TYPES + 1 == u64::from(kind);
@@ -148,7 +149,7 @@ impl Population {
 
     /// The start hours, up to `last`, of a facility's initial call forwardings; the facility is
     /// given by the number of its row.
-    pub(crate) fn starts(&self, facility: u64, last: u8) -> impl Iterator<Item = u8> + use<> {
+    pub fn starts(&self, facility: u64, last: u8) -> impl Iterator<Item = u8> + use<> {
         let turn = self.bits(CALL_FORWARDING, facility, 0);
         let ranks = 0..self.deal(CALL_FORWARDING).count(facility);
         let start = move |rank| START_TIMES[(turn.wrapping_add(rank) % 3) as usize];

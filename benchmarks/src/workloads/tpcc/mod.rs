@@ -49,11 +49,9 @@ use access::Rows;
 pub use paths::Paths;
 use population::Population;
 use request::TpccProfile;
-pub use request::TpccRequest;
-pub(crate) use request::{NewOrder, Payment, Terminals, Whom, Wish};
+pub use request::{NewOrder, Ordered, Payment, Terminals, TpccRequest, Whom, Wish};
 use scale::Table;
-pub use scale::{Critical, Scale};
-pub(crate) use scale::{DISTRICTS, LAST_NAMES, MAX_LINES};
+pub use scale::{Critical, DISTRICTS, LAST_NAMES, MAX_LINES, Scale};
 
 /// The TPC-C workload.
 #[derive(Clone, Debug)]

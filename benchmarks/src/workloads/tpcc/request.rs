@@ -37,7 +37,7 @@ const PAYMENT: RangeInclusive<i64> = 100..=500_000;
 
 /// A transaction with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct TpccRequest(pub(crate) Wish);
+pub struct TpccRequest(pub Wish);
 
 impl TpccRequest {
     pub(super) fn kind(&self) -> TpccProfile {
@@ -52,18 +52,34 @@ impl TpccRequest {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) enum Wish {
+pub enum Wish {
+    /// A new order.
     NewOrder(NewOrder),
+    /// A payment.
     Payment(Payment),
+    /// A question about a customer's last order.
     OrderStatus(Whom),
-    Delivery { warehouse: u32, carrier: u8 },
-    StockLevel { district: u32, threshold: u16 },
+    /// Delivery of the oldest orders of a warehouse.
+    Delivery {
+        /// The warehouse.
+        warehouse: u32,
+        /// Number of the carrier.
+        carrier: u8,
+    },
+    /// A question about the stock of recently ordered items.
+    StockLevel {
+        /// The district with the orders.
+        district: u32,
+        /// Pieces below which the stock of an item is low.
+        threshold: u16,
+    },
 }
 
 /// An order for up to [`MAX_LINES`] items.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct NewOrder {
-    pub(crate) customer: u32,
+pub struct NewOrder {
+    /// The customer.
+    pub customer: u32,
     lines: [Ordered; MAX_LINES],
     count: u8,
 }
@@ -76,42 +92,50 @@ impl NewOrder {
         Self { customer, lines: all, count: lines.len() as u8 }
     }
 
-    pub(crate) fn lines(&self) -> &[Ordered] {
+    /// The ordered items.
+    pub fn lines(&self) -> &[Ordered] {
         &self.lines[..usize::from(self.count)]
     }
 }
 
 /// Pieces of an item from one warehouse. An item without a row rolls the order back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Ordered {
-    pub(crate) item: u32,
-    pub(crate) supplier: u32,
+pub struct Ordered {
+    /// The item.
+    pub item: u32,
+    /// The warehouse that supplies the item.
+    pub supplier: u32,
     pub(super) quantity: u8,
 }
 
 /// A payment by a customer, at any district.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Payment {
-    pub(crate) district: u32,
-    pub(crate) whom: Whom,
+pub struct Payment {
+    /// The district that receives the payment.
+    pub district: u32,
+    /// The customer who pays.
+    pub whom: Whom,
     /// Amount in cents.
     pub(super) amount: i64,
 }
 
 /// Identification of a request's customer.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) enum Whom {
+pub enum Whom {
+    /// The customer with this number.
     Number(u32),
     /// The middle customer, by first name, among the customers with this last name.
     Name {
+        /// The customer's district.
         district: u32,
+        /// Number of the last name.
         name: u32,
     },
 }
 
 /// Generator of requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Terminals {
+pub struct Terminals {
     scale: Scale,
     last_name: NonUniform,
     customer: NonUniform,
@@ -119,7 +143,8 @@ pub(crate) struct Terminals {
 }
 
 impl Terminals {
-    pub(crate) fn new(scale: Scale, seed: u64) -> Self {
+    /// A generator for a company of this size.
+    pub fn new(scale: Scale, seed: u64) -> Self {
         let constants = Constants::new(seed);
         Self {
             scale,
@@ -137,7 +162,7 @@ impl Terminals {
 
     /// Draws a request at a terminal of a warehouse.
     #[inline]
-    pub(crate) fn draw_at(&self, rng: &mut SmallRng, warehouse: u32) -> TpccRequest {
+    pub fn draw_at(&self, rng: &mut SmallRng, warehouse: u32) -> TpccRequest {
         let district = warehouse * DISTRICTS + rng.random_range(0..DISTRICTS);
         let mut left = rng.random_range(0..100);
         let drawn = MIX.iter().find(|(_, percent)| {

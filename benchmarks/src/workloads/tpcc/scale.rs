@@ -66,11 +66,13 @@ impl Scale {
         self.customers.min(LAST_NAMES)
     }
 
-    pub(crate) const fn warehouse_of(district: u32) -> u32 {
+    /// The warehouse of a district.
+    pub const fn warehouse_of(district: u32) -> u32 {
         district / DISTRICTS
     }
 
-    pub(crate) const fn district_of(&self, customer: u32) -> u32 {
+    /// The district of a customer.
+    pub const fn district_of(&self, customer: u32) -> u32 {
         customer / self.customers
     }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::utilisation::NodeLoad;
+use lotus_fabric::sim::Report;
 use lotus_loads::bank::BankOutcome;
 use lotus_loads::index::TreeOutcome;
 use lotus_loads::lanes::{Latencies, Used};
 use lotus_loads::locks::{LockOutcome, LockTally, LossRecovery};
 use lotus_loads::two_phase::{TraceLoad, TraceOutcome};
-use lotus_fabric::sim::Report;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::clients;

@@ -17,10 +17,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus_benchmarks::deployment::DeployError;
-use lotus_benchmarks::progress::{Phase, Progress};
 use async_channel::{Receiver, Sender};
 use hdrhistogram::Histogram;
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::progress::{Phase, Progress};
 use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::Executor;

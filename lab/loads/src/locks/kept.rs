@@ -9,10 +9,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_channel::Receiver;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::zipf::KeyChooser;
-use async_channel::Receiver;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RemoteAddr};

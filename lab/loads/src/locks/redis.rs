@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus_benchmarks::deployment::DeployError;
 use async_channel::Receiver;
+use lotus_benchmarks::deployment::DeployError;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 use lotus_fabric::machines::{Machines, Program};
 use lotus_fabric::rpc::Rpc;

@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lotus_benchmarks::deployment::DeployError;
 use async_channel::Receiver;
+use lotus_benchmarks::deployment::DeployError;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
 use lotus_fabric::machines::{Machines, Program, Toll as Charge};

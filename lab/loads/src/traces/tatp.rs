@@ -1,7 +1,9 @@
 //! Locks of TATP: subscribers, rows of access information and special facilities have a lock each.
 //! Call forwardings have fewer locks than rows, and share locks by a hash.
 
-use lotus_benchmarks::tatp::{ACCESS_INFO, SPECIAL_FACILITY, SUBSCRIBER, Tatp, TatpProfile, TatpRequest};
+use lotus_benchmarks::tatp::{
+    ACCESS_INFO, SPECIAL_FACILITY, SUBSCRIBER, Tatp, TatpProfile, TatpRequest,
+};
 use lotus_benchmarks::workload::{Workload as _, mix};
 use rand::rngs::SmallRng;
 

@@ -9,7 +9,9 @@
 
 use std::time::Duration;
 
-use lotus_benchmarks::tpcc::{DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, Scale, Terminals, Tpcc, Whom, Wish};
+use lotus_benchmarks::tpcc::{
+    DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, Scale, Terminals, Tpcc, Whom, Wish,
+};
 use lotus_benchmarks::workload::Workload as _;
 use rand::Rng;
 use rand::rngs::SmallRng;
