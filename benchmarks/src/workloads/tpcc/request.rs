@@ -51,6 +51,7 @@ impl TpccRequest {
     }
 }
 
+/// A request with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Wish {
     /// A new order.
