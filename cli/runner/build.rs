@@ -11,7 +11,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let Some([top, folder, commit]) = git() else { return };
     // Sources that lie within some other checkout are not its own.
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     if root.and_then(|root| root.canonicalize().ok()) != Path::new(&top).canonicalize().ok() {
         return;
     }

@@ -13,7 +13,7 @@ use crate::chaos;
 use crate::config::{self, load::Load};
 use crate::operate::consent::Others;
 use crate::operate::{commands, ranges, rows, shards, status};
-use crate::show::Verdict;
+use lotus_runner::show::Verdict;
 use lotus_node::Node;
 use lotus_node::agree::seat::Silent;
 use lotus_node::command_line::{ClusterPlace, NodeCommand};

@@ -5,7 +5,7 @@ use lotus_benchmarks::workload::Workload;
 use lotus_client::{Client, Config};
 use lotus_fabric::ids::TableId;
 
-use super::load::failed;
+use lotus_runner::applications::load::failed;
 use crate::config::shape;
 use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::host::sockets::local_address;

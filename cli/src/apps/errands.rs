@@ -12,7 +12,7 @@ use lotus_benchmarks::lotus::Embedded;
 use lotus_benchmarks::workload::Workload;
 use serde::{Deserialize, Serialize};
 
-use crate::apps::load::{AbortCounts, Aborts};
+use lotus_runner::applications::load::{AbortCounts, Aborts};
 use lotus_node::agree::look::Look;
 use lotus_node::agree::mailbox::{Mailbox, may_take_part};
 use lotus_node::config::file::ClusterFile;

@@ -12,7 +12,7 @@ use tracing::info;
 
 use super::errands::{self, Errands};
 use super::ledger::{self, Ledger};
-use super::load::{Aborts, registry};
+use lotus_runner::applications::load::{Aborts, registry};
 use crate::config::load::{Load, Use};
 use crate::config::shape;
 

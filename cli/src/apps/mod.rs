@@ -1,17 +1,13 @@
-//! The workloads of `lotus bench` as applications of a cluster: their stored transactions, and
-//! callers of the stored transactions. Imports `config` and `host`.
+//! The workloads of `lotus bench` as applications of a running cluster. Imports `config`.
 //!
 //! * `loaded`: the application that `lotus cn` serves; `ledger`: effects of benchmarks, kept at the
 //!   authority; `errands`: requests of benchmarks to nodes;
-//! * `load`: registration of the transactions, and the load that calls them; `traced`: operations
-//!   of a call, for histories;
 //! * `connect`: connection to a running cluster.
 //!
-//! Not here: the benchmark around the load (`bench`), and load under faults (`chaos`).
+//! Not here: the load that calls the workloads (`lotus_runner::applications`), the benchmark around
+//! the load (`bench`), and load under faults (`chaos`).
 
 pub mod connect;
 pub mod errands;
 pub mod ledger;
-pub mod load;
 pub mod loaded;
-pub mod traced;

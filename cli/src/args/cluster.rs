@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use lotus_node::command_line::{BeginningArgs, ClusterPlace};
 
-use super::values::positive_secs;
+use lotus_runner::args::values::positive_secs;
 
 #[derive(Debug, Args)]
 pub struct ClusterArgs {

@@ -29,8 +29,9 @@ use lotus_recovery::membership;
 use crate::apps::connect::{attach, connect};
 use crate::apps::errands::{self, Counted, Done, Errand};
 use crate::apps::ledger::{self, Ledger};
-use crate::apps::load::{self, Generated, Ids, failed};
-use crate::args::{BenchArgs, WorkloadArgs};
+use lotus_runner::applications::load::{self, Generated, Ids, failed};
+use lotus_runner::args::{BenchArgs, WorkloadArgs};
+use lotus_runner::bench::Place;
 use crate::config::load::{Load, SEED};
 use crate::operate::status::memory_left;
 use lotus_node::agree::records::{Record, Stage};
@@ -105,11 +106,29 @@ fn check_alive(authority: &dyn Authority, nodes: &[NodeName]) -> Result<(), Stri
     }
 }
 
+/// A running cluster.
+pub(super) struct RunningCluster<'a>(pub &'a ClusterFile);
+
+impl Place for RunningCluster<'_> {
+    fn adapt(&self, options: &mut Options) {
+        options.cluster = crate::config::shape(self.0);
+    }
+
+    fn run<W: Workload>(
+        &self,
+        workload: W,
+        options: &Options,
+        progress: &Arc<Progress>,
+    ) -> Result<Outcome, BenchError> {
+        drive(self.0, workload, options, progress)
+    }
+}
+
 /// Drives a running cluster, and reports the outcome, even if nodes are lost meanwhile.
 ///
 /// # Errors
 /// The cluster does not answer, or answers wrongly, before the load begins.
-pub fn drive<W: Workload>(
+fn drive<W: Workload>(
     file: &ClusterFile,
     mut workload: W,
     options: &Options,

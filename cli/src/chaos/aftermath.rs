@@ -13,7 +13,7 @@ use super::round::Siege;
 use super::schedule::Fault;
 use super::striker::{Nodes, RECOVERING, Struck};
 use crate::apps::errands;
-use crate::show::steps::Steps;
+use lotus_runner::show::steps::Steps;
 use lotus_node::agree::seat::ClusterAuthority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};

@@ -27,10 +27,10 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::apps::connect::connect;
-use crate::apps::load::{
+use lotus_runner::applications::load::{
     IN_DOUBT, LOOKING_UP, Procedures, a_fault_explains, failed, forgive, look_up,
 };
-use crate::apps::traced::{Nonsense, Traced};
+use lotus_runner::applications::traced::{Nonsense, Traced};
 use lotus_node::config::file::ClusterFile;
 
 /// Number of applications, each with one call at a time.

@@ -27,7 +27,7 @@ use rand::Rng;
 use tokio::task::JoinSet;
 
 use crate::apps::connect::connect;
-use crate::apps::load::{LOOKING_UP, a_fault_explains, failed};
+use lotus_runner::applications::load::{LOOKING_UP, a_fault_explains, failed};
 use lotus_node::config::file::ClusterFile;
 
 /// Name of the table.

@@ -27,7 +27,7 @@ use lotus_fabric::env::Env;
 use lotus_points::FaultPoint;
 
 use crate::args::ClusterMatrixArgs;
-use crate::show::Verdict;
+use lotus_runner::show::Verdict;
 use ground::Ground;
 use lotus_node::config::name::{NodeKind, NodeName};
 

@@ -19,7 +19,7 @@ use super::round::{Driven, Driving};
 use super::schedule::{Bounds, Strike};
 use super::striker::Nodes;
 use crate::config::load::Load;
-use crate::show::steps::Steps;
+use lotus_runner::show::steps::Steps;
 use lotus_node::config::file::ClusterFile;
 
 /// A running cluster, and the settings of the run.

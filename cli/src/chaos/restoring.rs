@@ -21,7 +21,7 @@ use super::schedule::{Fault, Strike};
 use super::striker::Nodes;
 use crate::operate::commands::{restart, start_processes, stop};
 use crate::operate::status::LOST;
-use crate::show::steps::Steps;
+use lotus_runner::show::steps::Steps;
 use lotus_node::agree::seat::{ClusterAuthority, Silent};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};

@@ -18,7 +18,7 @@ use super::keeper::Keeper;
 use super::resident::Resident;
 use super::striker::{self, Nodes, Struck};
 use crate::apps::connect::{attach, connect};
-use crate::apps::load::failed;
+use lotus_runner::applications::load::failed;
 use crate::config::load::Use;
 use lotus_node::config::file::ClusterFile;
 

@@ -12,7 +12,7 @@ use lotus_checker::{Anomaly, History, Report, Status, Violation};
 use lotus_security::printable;
 use serde::{Serialize, Serializer};
 
-use crate::show::Verdict;
+use lotus_runner::show::Verdict;
 
 /// The result of a check.
 #[derive(Debug, Serialize)]

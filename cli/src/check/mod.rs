@@ -14,8 +14,8 @@ use lotus_checker::{History, HistoryError, Options, RealTime, check};
 use lotus_fabric::env::Env;
 
 use crate::args::CheckArgs;
-use crate::show::watch::ReadWatch;
-use crate::show::{Verdict, screen};
+use lotus_runner::show::watch::ReadWatch;
+use lotus_runner::show::{Verdict, screen};
 use findings::{Findings, Times};
 
 /// Size of the read buffer, in bytes.

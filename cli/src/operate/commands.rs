@@ -15,9 +15,9 @@ use rustix::process::Signal;
 
 use super::consent::{self, Others};
 use super::status::{self, Addresses, Status, Survey};
-use crate::show::Verdict;
-use crate::show::screen::say;
-use crate::show::steps::Steps;
+use lotus_runner::show::Verdict;
+use lotus_runner::show::screen::say;
+use lotus_runner::show::steps::Steps;
 use lotus_node::agree::records::Record;
 use lotus_node::agree::seat::{ClusterAuthority, Silent, authority};
 use lotus_node::config::address::Hosted;

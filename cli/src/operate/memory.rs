@@ -10,7 +10,7 @@ use lotus_node::requests::operator::{self, Memory, RowCount, TableBytes};
 use serde::Serialize;
 
 use super::bytes::written;
-use crate::show::screen::or_dash;
+use lotus_runner::show::screen::or_dash;
 
 /// Memory of a memory node, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

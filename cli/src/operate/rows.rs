@@ -25,8 +25,8 @@ use super::memory::{TableFigures, TableUse, Used, size};
 use super::status::Survey;
 use crate::apps::connect::connect;
 use crate::args::{DelArgs, FormatArgs, GetArgs, PutArgs, RangeArgs, ScanArgs};
-use crate::show::Verdict;
-use crate::show::screen::{complain, or_dash};
+use lotus_runner::show::Verdict;
+use lotus_runner::show::screen::{complain, or_dash};
 
 /// Time for which a conflicting transaction is retried.
 const PATIENCE: Duration = Duration::from_secs(5);

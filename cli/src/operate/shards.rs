@@ -14,8 +14,8 @@ use lotus_recovery::membership;
 use serde::Serialize;
 
 use super::ranges;
-use crate::show::Verdict;
-use crate::show::screen::{or_dash, percent, say};
+use lotus_runner::show::Verdict;
+use lotus_runner::show::screen::{or_dash, percent, say};
 use lotus_node::agree::mailbox::may_take_part;
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::seat::authority;

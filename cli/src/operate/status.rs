@@ -20,9 +20,9 @@ use serde::Serialize;
 
 use super::memory::{self, GroupUse, NodeUse, TableUse, Used};
 use super::shards;
-use crate::host::usage::processor_time;
-use crate::show::Verdict;
-use crate::show::screen::{or_dash, percent, say};
+use lotus_runner::host::usage::processor_time;
+use lotus_runner::show::Verdict;
+use lotus_runner::show::screen::{or_dash, percent, say};
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::rest::Rest;
 use lotus_node::agree::seat::{ClusterAuthority, Unreached, authority};

@@ -9,16 +9,11 @@ mod check;
 mod cluster;
 mod common;
 mod crates;
-mod figures;
 mod floors;
 mod language;
 mod live;
 mod outputs;
-mod redis;
-#[path = "../../../lab/locksystems/tests/servers/redis_server.rs"]
-mod redis_server;
 mod shm;
-mod sim;
 #[cfg(feature = "tcp")]
 mod snapshots;
 mod tidy;

@@ -1,6 +1,6 @@
 //! Load from applications: requests that reach the compute nodes from outside, through the client
 //! library, as calls of stored transactions. The compute nodes are threads of this process
-//! ([`run`]), or the nodes of a running cluster (`bench::drive`).
+//! ([`run`]), or the nodes of a running cluster (`lotus bench --cluster`).
 //!
 //! The workload is the same as for load generated inside the compute nodes: a server at each
 //! compute node registers its code, and the clients here only draw requests, call, and count. The

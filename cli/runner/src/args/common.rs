@@ -42,6 +42,7 @@ pub struct RdmaArgs {
     pub rdma_mtu: Option<u16>,
 }
 
+/// Flags common to all workloads.
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
     /// Fabric that connects the nodes.
@@ -192,7 +193,7 @@ pub struct CommonArgs {
     pub live: Option<PathBuf>,
     /// Names of the flags on the command line.
     #[arg(skip)]
-    pub(super) given: Vec<String>,
+    pub given: Vec<String>,
 }
 
 /// Flags allowed for a benchmark of a running cluster. The cluster's file and its loaded data

@@ -38,7 +38,7 @@ const OF_LOTUS: &[&str] = &[
     "floor",
 ];
 /// Flags for engines other than Lotus.
-const OF_OTHERS: &[&str] = &[
+pub const OF_OTHER_ENGINES: &[&str] = &[
     "placement",
     "as-published",
     "unlocked",
@@ -106,7 +106,7 @@ impl EngineArgs {
         }
         let engine = self.engine.name();
         let (wrong, only) = match self.engine {
-            Engine::Lotus => (OF_OTHERS, "engines other than lotus"),
+            Engine::Lotus => (OF_OTHER_ENGINES, "engines other than lotus"),
             _ => (OF_LOTUS, "--engine lotus"),
         };
         let isnt_for = |flags: &[&str]| {
@@ -174,7 +174,8 @@ impl EngineArgs {
         }
     }
 
-    pub(super) fn config(&self) -> Option<BaselineConfig> {
+    /// Settings of an engine other than Lotus.
+    pub fn config(&self) -> Option<BaselineConfig> {
         let Self { placement: primaries, as_published, unlocked, .. } = *self;
         let Self { loaded_deltas, record_store, commit, item_bytes, flush, .. } = *self;
         let config = BaselineConfig {

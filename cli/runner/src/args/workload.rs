@@ -9,6 +9,7 @@ use lotus_benchmarks::zipf::KeyChooser;
 use super::CommonArgs;
 use super::values::{one_of, ratio, secs, skew};
 
+/// Flags of the workload kvs.
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct KvsArgs {
@@ -38,6 +39,7 @@ pub struct KvsArgs {
     pub common: CommonArgs,
 }
 
+/// Flags of SmallBank.
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct SmallbankArgs {
@@ -55,6 +57,7 @@ pub struct SmallbankArgs {
     pub common: CommonArgs,
 }
 
+/// Flags of TATP.
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct TatpArgs {
@@ -66,6 +69,7 @@ pub struct TatpArgs {
     pub common: CommonArgs,
 }
 
+/// Flags of TPC-C.
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct TpccArgs {
@@ -92,6 +96,7 @@ pub struct TpccArgs {
     pub common: CommonArgs,
 }
 
+/// Flags of YCSB.
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct YcsbArgs {

@@ -1,4 +1,4 @@
-//! The cluster on which a benchmark runs.
+//! The cluster that a benchmark starts and ends.
 //!
 //! Only this module knows the fabrics of this build.
 
@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
-use lotus_benchmarks::config::{ClusterConfig, Fabric};
+use lotus_benchmarks::config::{ClusterConfig, Engine, Fabric};
 use lotus_benchmarks::deployment::{DeployError, MemoryNodesUse};
 use lotus_benchmarks::harness::{self, BenchError, Options, Outcome};
 use lotus_benchmarks::lotus::{Embedded, builder};
@@ -23,16 +23,12 @@ use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
 #[cfg(feature = "tcp")]
 use lotus_fabric::tcp::{self, TcpFabric};
 
-use super::baselines;
-#[cfg(feature = "tcp")]
-use super::drive;
+use super::Place;
 use super::memory_nodes::MemoryNodes;
 #[cfg(feature = "tcp")]
-use crate::apps::load;
-use crate::args::{RdmaArgs, SPARE_COROUTINES};
+use crate::applications::load;
+use crate::args::{BenchArgs, RdmaArgs, SPARE_COROUTINES};
 use crate::host::sockets::Sockets;
-#[cfg(feature = "tcp")]
-use lotus_node::config::file::ClusterFile;
 
 /// Default size of a memory node of the `rdma` fabric, in bytes. Devices need the whole memory
 /// resident and locked from the start, so the default cannot be the largest size that might ever be
@@ -40,68 +36,72 @@ use lotus_node::config::file::ClusterFile;
 #[cfg(feature = "rdma")]
 const RDMA_MEMORY_BYTES: u64 = 512 << 20;
 
-/// Parts of a benchmark's deployment that are not in its options.
-pub struct Place<'a> {
-    /// Use of RDMA devices.
-    pub rdma: &'a RdmaArgs,
-    /// A running cluster.
-    #[cfg(feature = "tcp")]
-    pub cluster: Option<&'a ClusterFile>,
+/// A cluster of the benchmark's own, on the fabric that the options name.
+pub struct OwnCluster<'a> {
+    rdma: &'a RdmaArgs,
 }
 
-/// Starts the cluster described by the options and runs a workload on it.
-///
-/// # Errors
-/// The errors of the harness; [`DeployError::Refused`] if this build does not have the fabric.
-pub fn run<W: Workload>(
-    workload: W,
-    options: &Options,
-    place: &Place<'_>,
-    progress: &Arc<Progress>,
-) -> Result<Outcome, BenchError> {
-    #[cfg(feature = "tcp")]
-    if let Some(file) = place.cluster {
-        return drive::drive(file, workload, options, progress);
+impl<'a> OwnCluster<'a> {
+    /// The cluster that the flags describe.
+    pub fn new(args: &'a BenchArgs) -> Self {
+        Self { rdma: &args.common().rdma }
     }
-    if let Some(config) = options.cluster.baseline {
-        return baselines::run(config, workload, options, progress);
-    }
-    match options.cluster.fabric {
-        Fabric::Local => {
-            let mut cluster = Embedded::start(&shape(options), &options.load)?;
-            drive(&mut cluster, workload, options, progress)
+}
+
+impl Place for OwnCluster<'_> {
+    /// Starts the cluster described by the options and runs a workload on it.
+    ///
+    /// # Errors
+    /// The errors of the harness; [`DeployError::Refused`] if this build does not have the fabric,
+    /// or the engine is another than Lotus.
+    fn run<W: Workload>(
+        &self,
+        workload: W,
+        options: &Options,
+        progress: &Arc<Progress>,
+    ) -> Result<Outcome, BenchError> {
+        if options.cluster.engine != Engine::Lotus {
+            let (engine, workload) = (options.cluster.engine.name(), W::NAME);
+            let why = format!("lotus-lab measures it: lotus-lab bench {workload} --engine {engine}");
+            return Err(refused(&format!("{engine} is not an engine of this program: {why}")).into());
         }
-        Fabric::Sim => {
-            let world = |nodes| sim_machines(nodes, options);
-            let mut cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
-            harness::run(&mut cluster, workload, options, progress)
-        }
-        #[cfg(feature = "rdma")]
-        Fabric::Rdma => {
-            let machines = |nodes| rdma_machines(nodes, place.rdma, options.load.seed);
-            let mut config = shape(options);
-            config.memory_limit_bytes.get_or_insert(RDMA_MEMORY_BYTES);
-            let mut cluster = Embedded::start_on(builder(&config, &options.load), machines)?;
-            drive(&mut cluster, workload, options, progress)
-        }
-        Fabric::Shm => workload_on_processes(workload, options, progress),
-        #[cfg(feature = "tcp")]
-        Fabric::Tcp => {
-            let machines = |nodes| tcp_machines(nodes, options.load.seed);
-            let mut cluster =
-                Embedded::start_on(builder(&shape(options), &options.load), machines)?;
-            drive(&mut cluster, workload, options, progress)
-        }
-        #[cfg(not(all(feature = "rdma", feature = "tcp")))]
-        other => {
-            let _unused_without_features = place.rdma;
-            Err(DeployError::Refused(crate::args::common::lacks(other)).into())
+        match options.cluster.fabric {
+            Fabric::Local => {
+                let mut cluster = Embedded::start(&shape(options), &options.load)?;
+                drive(&mut cluster, workload, options, progress)
+            }
+            Fabric::Sim => {
+                let world = |nodes| sim_machines(nodes, options);
+                let mut cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
+                harness::run(&mut cluster, workload, options, progress)
+            }
+            #[cfg(feature = "rdma")]
+            Fabric::Rdma => {
+                let machines = |nodes| rdma_machines(nodes, self.rdma, options.load.seed);
+                let mut config = shape(options);
+                config.memory_limit_bytes.get_or_insert(RDMA_MEMORY_BYTES);
+                let mut cluster = Embedded::start_on(builder(&config, &options.load), machines)?;
+                drive(&mut cluster, workload, options, progress)
+            }
+            Fabric::Shm => workload_on_processes(workload, options, progress),
+            #[cfg(feature = "tcp")]
+            Fabric::Tcp => {
+                let machines = |nodes| tcp_machines(nodes, options.load.seed);
+                let mut cluster =
+                    Embedded::start_on(builder(&shape(options), &options.load), machines)?;
+                drive(&mut cluster, workload, options, progress)
+            }
+            #[cfg(not(all(feature = "rdma", feature = "tcp")))]
+            other => {
+                let _unused_without_features = self.rdma;
+                Err(DeployError::Refused(crate::args::common::lacks(other)).into())
+            }
         }
     }
 }
 
 /// Simulated machines with the profile of the options.
-pub(super) fn sim_machines(nodes: u16, options: &Options) -> Result<SimMachines, DeployError> {
+pub fn sim_machines(nodes: u16, options: &Options) -> Result<SimMachines, DeployError> {
     let profile = profile(options.cluster.profile.as_deref().unwrap_or_default())?;
     let interleaving = Interleaving::PerBatch;
     let config = Config { interleaving, ..Config::new(options.load.seed, nodes, profile) };
@@ -168,7 +168,7 @@ fn workload_on_processes<W: Workload>(
 
 /// Runs `run` over shared memory. The first `memory_nodes` of the `nodes` nodes are processes of
 /// their own; the remaining nodes are in this process. If a memory node ends, so does the run.
-pub(super) fn on_processes<T>(
+pub fn on_processes<T>(
     nodes: u16,
     memory_nodes: u16,
     seed: u64,
@@ -219,7 +219,7 @@ fn rdma_machines(
 /// nodes demand a key that only this process has, because other users of the machine can reach the
 /// ports.
 #[cfg(feature = "tcp")]
-pub(super) fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
+pub fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
     let key = lotus_security::Key::random().map_err(|error| refused(&error))?;
     let security = lotus_security::Security::SharedKey(key);
     let config = tcp::Config { security, ..tcp::Config::loopback(nodes) };
@@ -229,7 +229,7 @@ pub(super) fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, 
 }
 
 /// A built-in profile, or a profile from a file.
-pub(super) fn profile(name: &str) -> Result<Profile, DeployError> {
+pub fn profile(name: &str) -> Result<Profile, DeployError> {
     if Profile::names().any(|known| known == name) || !Path::new(name).exists() {
         return Profile::named(name).map_err(|error| refused(&error));
     }
@@ -239,6 +239,6 @@ pub(super) fn profile(name: &str) -> Result<Profile, DeployError> {
 }
 
 /// A refusal with the sentence of an error.
-pub(super) fn refused(error: &dyn Display) -> DeployError {
+pub fn refused(error: &dyn Display) -> DeployError {
     DeployError::Refused(error.to_string())
 }

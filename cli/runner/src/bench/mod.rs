@@ -1,34 +1,20 @@
-//! `lotus bench`: from checked arguments to a report. Imports `apps`, `args`, `config`, `host` and
-//! `show`.
+//! A benchmark of transactions: from checked flags to a report. Imports `applications`, `args`,
+//! `host` and `show`.
 //!
-//! * `deploy`: the cluster on which a benchmark runs; `baselines`: the cluster of an engine other
-//!   than Lotus; `memory_nodes`: memory nodes as processes of their own, and `lotus host`;
-//! * `repeat`: one benchmark several times;
-//! * `drive`: load on a running cluster;
-//! * `locks`: load on a lock system alone; `objects`, `tree`, `lock_trace`, `bank`: an object
-//!   store, a tree, transactions of a trace, and a bank on the locks of a lock system; `clients`:
-//!   code shared by these benchmarks.
+//! * `deploy`: the cluster that a benchmark starts; `memory_nodes`: memory nodes as processes of
+//!   their own, and `lotus host`;
+//! * `repeat`: one benchmark several times.
 //!
 //! Invalid arguments, output paths included, are refused before the run, so that a typing error
 //! does not cost a run.
 
-pub mod bank;
-mod baselines;
-pub mod clients;
-mod deploy;
-#[cfg(feature = "tcp")]
-mod drive;
-pub mod lock_trace;
-pub mod locks;
+pub mod deploy;
 pub mod memory_nodes;
-pub mod objects;
 mod repeat;
-pub mod tree;
 
 use std::io::{self, Write};
 use std::num::NonZero;
-#[cfg(feature = "tcp")]
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_benchmarks::config::{Engine, Fabric};
@@ -37,21 +23,38 @@ use lotus_benchmarks::hotspot::Hotspot;
 use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::origin::Origin;
 use lotus_benchmarks::output::OutputError;
+use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::Tpcc;
+use lotus_benchmarks::workload::Workload;
 use lotus_benchmarks::ycsb::{Mix, Ycsb};
 use lotus_fabric::ids::ShardId;
 
 use crate::args::{BenchArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
-#[cfg(feature = "tcp")]
-use crate::config;
 use crate::host::origin;
 use crate::show::outputs::{Outputs, Refused};
 use crate::show::watch::{Shown, Watch};
 use crate::show::{Verdict, screen};
-use deploy::Place;
+use deploy::OwnCluster;
+
+/// Where a workload runs.
+pub trait Place {
+    /// Adapts the flags' options to a cluster that exists.
+    fn adapt(&self, _options: &mut Options) {}
+
+    /// Runs a workload.
+    ///
+    /// # Errors
+    /// The errors of the harness.
+    fn run<W: Workload>(
+        &self,
+        workload: W,
+        options: &Options,
+        progress: &Arc<Progress>,
+    ) -> Result<Outcome, BenchError>;
+}
 
 /// Failure of a benchmark.
 #[derive(Debug, thiserror::Error)]
@@ -77,51 +80,52 @@ pub enum Failure {
     Stdout(#[from] io::Error),
 }
 
-/// Runs a benchmark and shows its result.
+/// Runs a benchmark on a cluster of its own, and shows the result.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
 pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
+    run_at(args, &OwnCluster::new(args))
+}
+
+/// Runs a benchmark, and shows the result.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn run_at<P: Place>(args: &BenchArgs, place: &P) -> Result<Verdict, Failure> {
     check(args)?;
     let common = args.common();
     let outputs = Outputs::check(common.json.as_deref(), common.history.as_deref())?;
-    #[cfg(feature = "tcp")]
-    if let Some(path) = &common.cluster {
-        return run_on_cluster(args.clone(), path, &outputs);
+    let mut options = common.options();
+    place.adapt(&mut options);
+    if common.cluster.is_none() {
+        warn_of_crowding(&options);
     }
     if common.repeat > 1 {
-        return repeat::run(args, &outputs);
+        return repeat::run(args, &options, place, &outputs);
     }
-    let options = common.options();
-    warn_of_crowding(&options);
     let origin = origin::here();
-    let outcome = measure(args, &options)?;
+    let outcome = measure(args, &options, place)?;
     show(origin, &options, &outcome, &outputs)
 }
 
-/// Runs a benchmark on a running cluster.
-#[cfg(feature = "tcp")]
-fn run_on_cluster(mut args: BenchArgs, path: &Path, outputs: &Outputs) -> Result<Verdict, Failure> {
-    let file = config::read(path, None);
-    let file = file.map_err(|error| Failure::Arguments(error.to_string()))?;
-    drive::sized(&file, &mut args).map_err(Failure::Arguments)?;
-    check(&args)?;
-    let mut options = args.common().options();
-    options.cluster = config::shape(&file);
-    let place = Place { rdma: &args.common().rdma, cluster: Some(&file) };
-    let origin = origin::here();
-    let outcome = measure_at(&args, &options, &place)?;
-    show(origin, &options, &outcome, outputs)
-}
-
-/// Runs a benchmark and returns its report, without output.
+/// Runs a benchmark on a cluster of its own, and returns its report, without output.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
 pub fn report(args: &BenchArgs) -> Result<Report, Failure> {
+    report_at(args, &OwnCluster::new(args))
+}
+
+/// Runs a benchmark, and returns its report, without output.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn report_at<P: Place>(args: &BenchArgs, place: &P) -> Result<Report, Failure> {
     check(args)?;
-    let (origin, options) = (Some(origin::here()), args.common().options());
-    Ok(Report { origin, ..Report::new(&options, &measure(args, &options)?) })
+    let (origin, mut options) = (Some(origin::here()), args.common().options());
+    place.adapt(&mut options);
+    Ok(Report { origin, ..Report::new(&options, &measure(args, &options, place)?) })
 }
 
 /// Refuses conflicting arguments.
@@ -145,16 +149,11 @@ pub fn check(args: &BenchArgs) -> Result<(), Failure> {
     args.common().check().map_err(Failure::Arguments)
 }
 
-fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
-    let rdma = &args.common().rdma;
-    #[cfg(feature = "tcp")]
-    let place = Place { rdma, cluster: None };
-    #[cfg(not(feature = "tcp"))]
-    let place = Place { rdma };
-    measure_at(args, options, &place)
-}
-
-fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<Outcome, Failure> {
+fn measure<P: Place>(
+    args: &BenchArgs,
+    options: &Options,
+    place: &P,
+) -> Result<Outcome, Failure> {
     let coordinators = options.cluster.cns * options.cluster.threads;
     let common = args.common();
     let inside = options.load.in_flight.is_none() && common.cluster.is_none();
@@ -175,27 +174,27 @@ fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<
         WorkloadArgs::Kvs(args) => {
             let kvs = Kvs::new(args.keys, args.update_ratio, args.zipf);
             let kvs = kvs.with_hotspot(hotspot(args, options.cluster.cns));
-            deploy::run(kvs, options, place, progress)
+            place.run(kvs, options, progress)
         }
         WorkloadArgs::Smallbank(bank) => {
             let SmallbankArgs { accounts, hot_ratio, .. } = bank;
             let hot = hot_accounts(bank)?;
             let bank = SmallBank::new(*accounts, hot, *hot_ratio, options.load.seed);
-            deploy::run(bank, options, place, progress)
+            place.run(bank, options, progress)
         }
         WorkloadArgs::Tatp(args) => {
             let tatp = Tatp::new(args.subscribers, options.load.seed);
-            deploy::run(tatp, options, place, progress)
+            place.run(tatp, options, progress)
         }
         WorkloadArgs::Tpcc(args) => {
             let tpcc = Tpcc::new(args.scale(), args.critical_field, options.load.seed);
             let tpcc = tpcc.with_paths(args.paths());
-            deploy::run(tpcc, options, place, progress)
+            place.run(tpcc, options, progress)
         }
         WorkloadArgs::Ycsb(args) => {
             let (value_bytes, ordered) = (args.value_bytes as usize, args.ordered);
             let ycsb = Ycsb::new(args.mix, args.records, value_bytes, args.zipf, ordered);
-            deploy::run(ycsb, options, place, progress)
+            place.run(ycsb, options, progress)
         }
     };
     Ok(outcome?)

@@ -8,7 +8,7 @@ use lotus_benchmarks::report::{Report, grouped};
 use lotus_benchmarks::spread::Repeated;
 use serde::Serialize;
 
-use super::{Failure, measure, warn_of_crowding};
+use super::{Failure, Options, Place, measure};
 use crate::args::BenchArgs;
 use crate::host::origin;
 use crate::show::outputs::Outputs;
@@ -26,16 +26,20 @@ struct Runs<'a> {
 ///
 /// # Errors
 /// [`Failure`] if there is no result, or if a run was stopped.
-pub(super) fn run(args: &BenchArgs, outputs: &Outputs) -> Result<Verdict, Failure> {
+pub(super) fn run<P: Place>(
+    args: &BenchArgs,
+    first: &Options,
+    place: &P,
+    outputs: &Outputs,
+) -> Result<Verdict, Failure> {
     let common = args.common();
     let mut runs = Vec::new();
     let mut stopped = None;
-    warn_of_crowding(&common.options());
     for number in 0..common.repeat {
-        let mut options = common.options();
+        let mut options = first.clone();
         options.load.seed += u64::from(number);
         let origin = Some(origin::here());
-        let outcome = measure(args, &options)?;
+        let outcome = measure(args, &options, place)?;
         stopped = outcome.stopped.clone();
         let report = Report { origin, ..Report::new(&options, &outcome) };
         // A closed standard error is ignored.

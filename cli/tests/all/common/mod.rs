@@ -1,23 +1,24 @@
-//! Shared by the tests of the command: running it, and a directory for its files.
+//! Shared by the tests of `lotus`: running it, and its files. `program` is of `lotus-lab` too.
 
 use std::fs;
 #[cfg(feature = "tcp")]
 use std::net::Ipv4Addr;
 #[cfg(feature = "tcp")]
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 #[cfg(feature = "tcp")]
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tempfile::TempDir;
+pub mod program;
+
+pub use program::Scratch;
 
 /// Exit code of a command that found no fault, and could not judge all that it was to judge.
 pub const NOT_JUDGED: i32 = 3;
 
-/// Runs the command to its end.
+/// Runs `lotus` to its end.
 pub fn lotus(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
-    command.args(arguments).output().expect("the binary was built for this test")
+    program::output(env!("CARGO_BIN_EXE_lotus"), arguments)
 }
 
 /// An address of this machine that no other call returns, in this process or in another one that
@@ -58,22 +59,4 @@ pub fn logs(directory: &Path) -> String {
     let paths = files.filter_map(|entry| Some(entry.ok()?.path()));
     let logs = paths.filter(|path| path.extension().is_some_and(|found| found == "log"));
     logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
-}
-
-/// A directory for one run's files, removed when it is dropped. Tests run side by side: no two
-/// share a directory, whatever their names.
-pub struct Scratch(TempDir);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        let directory = tempfile::Builder::new()
-            .prefix(name)
-            .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
-            .expect("cargo has made the directory around it");
-        Self(directory)
-    }
-
-    pub fn path(&self, name: &str) -> String {
-        self.0.path().join(name).into_os_string().into_string().expect("UTF-8")
-    }
 }

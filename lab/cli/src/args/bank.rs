@@ -4,7 +4,7 @@ use clap::Args;
 use lotus_loads::bank::{BankLoad, Business};
 
 use super::locks::{LockRunArgs, SystemArgs};
-use super::values::{micros, one_of};
+use lotus_runner::args::values::{micros, one_of};
 
 const BUSINESS: &[(&str, Business)] =
     &[("smallbank", Business::SmallBank), ("transfer", Business::Transfer)];

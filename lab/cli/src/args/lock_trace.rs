@@ -4,7 +4,7 @@ use clap::Args;
 use lotus_loads::traces::TatpTrace;
 
 use super::locks::{LockRunArgs, SystemArgs};
-use super::values::{count, micros, ratio};
+use lotus_runner::args::values::{count, micros, ratio};
 
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]

@@ -13,8 +13,8 @@ use lotus_locksystems::LockName;
 use lotus_locksystems::fisslock::Preference;
 use lotus_locksystems::local::Policy;
 
-use super::common::FABRICS;
-use super::values::{
+use lotus_runner::args::common::FABRICS;
+use lotus_runner::args::values::{
     count, millis, one_of, positive_secs, ratio, run_secs, secs, skew, warmup_secs,
 };
 

@@ -4,7 +4,7 @@ use clap::Args;
 use lotus_loads::index::TreeLoad;
 
 use super::locks::{LockRunArgs, SystemArgs};
-use super::values::{ratio, skew};
+use lotus_runner::args::values::{ratio, skew};
 
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]

@@ -19,8 +19,8 @@ use super::clients::{
     verdict, who,
 };
 use crate::args::BankArgs;
-use crate::show::outputs::Outputs;
-use crate::show::{Verdict, screen};
+use lotus_runner::show::outputs::Outputs;
+use lotus_runner::show::{Verdict, screen};
 
 impl Load for BankLoad {
     type Outcome = BankOutcome;

@@ -1,4 +1,4 @@
-//! The cluster of a benchmark with an engine other than Lotus.
+//! A workload on an engine other than Lotus.
 
 use std::sync::Arc;
 
@@ -14,13 +14,37 @@ use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::machines::Threads;
 
+use lotus_runner::args::BenchArgs;
+use lotus_runner::bench::Place;
+
 use super::deploy::{refused, sim_machines};
+
+/// An engine other than Lotus.
+pub(super) struct OtherEngine(BaselineConfig);
+
+impl OtherEngine {
+    /// The engine that the flags name; `None` if it is Lotus.
+    pub(super) fn of(args: &BenchArgs) -> Option<Self> {
+        args.common().engine.config().map(Self)
+    }
+}
+
+impl Place for OtherEngine {
+    fn run<W: Workload>(
+        &self,
+        workload: W,
+        options: &Options,
+        progress: &Arc<Progress>,
+    ) -> Result<Outcome, BenchError> {
+        run(self.0, workload, options, progress)
+    }
+}
 
 /// Runs a workload on the engine named in the options.
 ///
 /// # Errors
 /// The errors of the harness.
-pub(super) fn run<W: Workload>(
+fn run<W: Workload>(
     config: BaselineConfig,
     workload: W,
     options: &Options,

@@ -29,8 +29,8 @@ use serde_json::json;
 
 use super::deploy;
 use crate::args::{LockRunArgs, SystemArgs};
-use crate::show::Verdict;
-use crate::show::watch::{Shown, Watch};
+use lotus_runner::show::Verdict;
+use lotus_runner::show::watch::{Shown, Watch};
 
 /// The node numbered 0 has the locks.
 const MEMORY_NODES: usize = 1;
@@ -94,7 +94,7 @@ pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Ou
         }
         #[cfg(feature = "tcp")]
         Fabric::Tcp => load.run(&deploy::tcp_machines(nodes, args.seed)?, progress),
-        other => Err(DeployError::Refused(crate::args::common::lacks(other))),
+        other => Err(DeployError::Refused(lotus_runner::args::common::lacks(other))),
     };
     Ok(outcome?)
 }
@@ -154,7 +154,7 @@ pub(super) fn check_machines(args: &LockRunArgs, what: &str) -> Result<(), Strin
         Fabric::Shm if lanes > MAX_LANES => Err(format!(
             "{lanes} lanes are more than one process can have on shm: at most {MAX_LANES}"
         )),
-        Fabric::Tcp if !cfg!(feature = "tcp") => Err(crate::args::common::lacks(Fabric::Tcp)),
+        Fabric::Tcp if !cfg!(feature = "tcp") => Err(lotus_runner::args::common::lacks(Fabric::Tcp)),
         Fabric::Rdma => Err(format!("{what} run on local, shm, tcp and sim, not on rdma")),
         _ => Ok(()),
     }

@@ -20,8 +20,8 @@ use super::clients::{
     rate, verdict, who,
 };
 use crate::args::LockTraceArgs;
-use crate::show::outputs::Outputs;
-use crate::show::{Verdict, screen};
+use lotus_runner::show::outputs::Outputs;
+use lotus_runner::show::{Verdict, screen};
 
 /// Maximum size of a trace file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 30;

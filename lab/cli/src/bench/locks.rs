@@ -22,8 +22,8 @@ use super::clients::{
     on_machines, per, quantiles, rate, verdict, who,
 };
 use crate::args::{LockRunArgs, LocksArgs, SystemArgs};
-use crate::show::outputs::Outputs;
-use crate::show::{Verdict, screen};
+use lotus_runner::show::outputs::Outputs;
+use lotus_runner::show::{Verdict, screen};
 
 impl Load for LockLoad {
     type Outcome = LockOutcome;

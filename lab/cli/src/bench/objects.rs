@@ -12,8 +12,8 @@ use super::Failure;
 use super::clients::{Table, extend, in_words, latency, on_machines, quantiles, rate, verdict};
 use super::locks::{details, details_as_json, plain, refuse};
 use crate::args::ObjectsArgs;
-use crate::show::outputs::Outputs;
-use crate::show::{Verdict, screen};
+use lotus_runner::show::outputs::Outputs;
+use lotus_runner::show::{Verdict, screen};
 
 /// Runs the store and shows the result.
 ///

@@ -17,8 +17,8 @@ use super::clients::{
     quantiles, rate, verdict, who,
 };
 use crate::args::TreeArgs;
-use crate::show::outputs::Outputs;
-use crate::show::{Verdict, screen};
+use lotus_runner::show::outputs::Outputs;
+use lotus_runner::show::{Verdict, screen};
 
 impl Load for TreeLoad {
     type Outcome = TreeOutcome;

@@ -43,7 +43,7 @@ use lotus_benchmarks::stream::StandardOutput;
 
 use crate::args::{FiguresArgs, FiguresTask};
 use crate::bench;
-use crate::show::Verdict;
+use lotus_runner::show::Verdict;
 
 /// Failure of an experiment.
 #[derive(Debug, thiserror::Error)]

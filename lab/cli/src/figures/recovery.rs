@@ -30,7 +30,7 @@ use super::experiment::{Block, Experiment, Findings, Length, Tally, Task};
 use super::grid::Grid;
 use super::plot::{Line as Curve, Plot};
 use super::transactions::{TESTBED, parse};
-use crate::args::BenchArgs;
+use lotus_runner::args::BenchArgs;
 use crate::bench;
 use watched::{Awaited, Sightings, Watched};
 

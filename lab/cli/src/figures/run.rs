@@ -13,7 +13,7 @@ use super::course::Course;
 use super::crew::{Job, workers};
 use super::experiment::{Findings, Length, Tally};
 use crate::args::FiguresRunArgs;
-use crate::show::{Verdict, screen};
+use lotus_runner::show::{Verdict, screen};
 
 /// Runs the subcommand. The verdict is unsound if an audit failed, or if a ratio has left its
 /// earlier band.

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::{Failure, MOST_FAILURES, bar};
 use crate::args::SimLocksArgs;
-use crate::show::{Verdict, screen};
+use lotus_runner::show::{Verdict, screen};
 
 /// Results of the trials of one lock system.
 #[derive(Default)]

@@ -11,7 +11,7 @@ use lotus_sim::matrix::{Cell, Coordinate, SEEDS, all, short, strike_all};
 
 use super::{Failure, bar};
 use crate::args::MatrixArgs;
-use crate::show::Verdict;
+use lotus_runner::show::Verdict;
 
 /// Strikes at every coordinate, and shows the results.
 ///

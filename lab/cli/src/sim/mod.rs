@@ -21,8 +21,10 @@ use lotus_sim::shrink::shrink;
 use lotus_sim::{Outcome, Scenario, ScenarioError, named, swarm};
 use serde_json::json;
 
-use crate::args::{LOCKS, ScenarioArgs, SimArgs, SimReplayArgs, SimRunArgs, SimTask};
-use crate::show::{Verdict, screen};
+use lotus_runner::args::LOCKS;
+
+use crate::args::{ScenarioArgs, SimArgs, SimReplayArgs, SimRunArgs, SimTask};
+use lotus_runner::show::{Verdict, screen};
 
 mod locks;
 #[cfg(feature = "fault-points")]

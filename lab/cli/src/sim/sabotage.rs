@@ -10,7 +10,7 @@ use lotus_sim::sabotage::{FalseAlarm, Row, Verdict as Hunted, control, controlle
 
 use super::{Failure, bar};
 use crate::args::SabotageArgs;
-use crate::show::Verdict;
+use lotus_runner::show::Verdict;
 
 /// Hunts for every rule, then runs the seeds again with all rules intact.
 ///

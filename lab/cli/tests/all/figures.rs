@@ -1,10 +1,10 @@
-//! `lotus figures`: experiments in files of the user, short enough for a test.
+//! `lotus-lab figures`: experiments in files of the user, short enough for a test.
 
 use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{Scratch, lotus};
+use crate::common::{Scratch, lab};
 
 /// A swept series of two points, and one without a sweep. Simulated, so that it repeats itself.
 const SMALL: &str = "
@@ -60,7 +60,7 @@ fn a_sweep_shows_the_largest_throughput_and_draws_its_curves() {
     let scratch = Scratch::new("figures");
     let (file, json, plots) =
         (small(&scratch, "small"), scratch.path("out.json"), scratch.path("plots"));
-    let output = lotus(&["figures", "run", &file, "--json", &json, "--plots", &plots]);
+    let output = lab(&["figures", "run", &file, "--json", &json, "--plots", &plots]);
     let (out, err) = said(&output);
     assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
     assert_eq!(err.lines().count(), 6, "a line for each measurement: {err}");
@@ -91,7 +91,7 @@ fn an_accepted_point_out_of_its_band_is_a_fault() {
     let text =
         fs::read_to_string(&file).expect("readable").replace("[0.0, 1000.0]", "[0.0, 0.001]");
     fs::write(&file, text).expect("writable");
-    let output = lotus(&["figures", "run", &file, "--plots", &scratch.path("plots")]);
+    let output = lab(&["figures", "run", &file, "--plots", &scratch.path("plots")]);
     let (out, err) = said(&output);
     assert_eq!(output.status.code(), Some(1), "{out}\n{err}");
     assert!(out.contains("OUT OF ITS BAND, in which it was: store, tables\n"), "{out}");
@@ -127,7 +127,7 @@ fn a_report_is_one_page_and_a_second_run_measures_nothing() {
     let folder = scratch.path("report");
     let report = |flags: &[&str]| {
         let command = [&["figures", "report", "--out", &folder, &files[0], &files[1]], flags];
-        let output = lotus(&command.concat());
+        let output = lab(&command.concat());
         let (out, err) = said(&output);
         assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
         (out, err, fs::read_to_string(format!("{folder}/index.html")).expect("it was written"))
@@ -170,7 +170,7 @@ fn a_point_that_cannot_be_measured_is_told_on_the_page() {
         fs::read_to_string(&bad).expect("readable").replace("--profile ideal", "--profile no");
     fs::write(&bad, text).expect("writable");
     let folder = scratch.path("report");
-    let output = lotus(&["figures", "report", "--out", &folder, &bad, &good]);
+    let output = lab(&["figures", "report", "--out", &folder, &bad, &good]);
     let (out, err) = said(&output);
     assert_eq!(output.status.code(), Some(1), "{out}\n{err}");
     assert!(err.contains("error: bad: store, words, 1x1: "), "{err}");

@@ -1,4 +1,4 @@
-//! `lotus bench … --lock redlock --redis`: real servers, of which some are not there or die.
+//! `lotus-lab bench … --lock redlock --redis`: real servers, of which some are not there or die.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::common::lotus;
+use super::common::lab;
 use super::redis_server::{self, RedisServer};
 
 /// Commands that a server has carried out before something happens to it.
@@ -36,7 +36,7 @@ fn run_with(
 ) -> Output {
     let servers = list(&addresses(running));
     let flags = ["--lock", "redlock", "--redis", &servers];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lotus-lab"));
     command.arg("bench").args(load).args(flags).args(length).args(["--json", "-"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let benchmark = command.spawn().expect("the binary was built for this test");
@@ -110,7 +110,7 @@ fn a_server_that_is_not_there_is_named_in_one_sentence() {
     drop(free);
     for load in [&["locks"][..], &["bank", "smallbank"], &["lock-trace", "tatp"]] {
         let flags = ["--lock", "redlock", "--redis", &address, "--secs", "1"];
-        let output = lotus(&[&["bench"], load, &flags].concat());
+        let output = lab(&[&["bench"], load, &flags].concat());
         let said = String::from_utf8(output.stderr).expect("text");
         assert_eq!(output.status.code(), Some(2), "{load:?}: {said}");
         assert!(output.stdout.is_empty(), "{load:?}");

@@ -1,13 +1,13 @@
-//! `lotus sim` and `--fabric sim`: what they print, that they repeat, and what they refuse.
+//! `lotus-lab sim` and `--fabric sim`: what they print, that they repeat, and what they refuse.
 
 use std::fs;
 
-use crate::common::{Scratch, lotus};
+use crate::common::{Scratch, lab};
 use serde_json::Value;
 
 /// The exit code, the standard output and the standard error.
 fn run(arguments: &[&str]) -> (i32, String, String) {
-    let output = lotus(arguments);
+    let output = lab(arguments);
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
 }

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::figures::experiment::{Length, Task};
 use crate::figures::plot::hyphenated;
-use crate::show::screen;
+use lotus_runner::show::screen;
 
 /// Format version of the files in the folder.
 const FORM: u32 = 1;

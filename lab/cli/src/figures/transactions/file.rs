@@ -3,7 +3,8 @@
 use lotus_benchmarks::config::Fabric;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{BenchArgs, BenchTask, Cli, Command};
+use crate::args::{BenchTask, Cli, Command};
+use lotus_runner::args::BenchArgs;
 use crate::bench;
 use crate::figures::command::CommandLine;
 use crate::figures::experiment::Length;
