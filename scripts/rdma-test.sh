@@ -13,7 +13,7 @@ fi
 echo "rdma: the machine is there after $((SECONDS - started)) s"
 
 # All programs are built with the same features, so that no crate is built twice.
-built=(--workspace --features "${RDMA_FEATURES:-lotus-cli/rdma,lotus-txn/rdma,lotus-locksystems/rdma}")
+built=(--workspace --features "${RDMA_FEATURES:-lotus-cli/rdma,lotus-lab/rdma,lotus-txn/rdma,lotus-locksystems/rdma}")
 
 # The path of a package's test program, as cargo reports it.
 program() {
