@@ -8,7 +8,7 @@
 //! # What it is
 //! Answers are linearizable, so an answer's revision is no smaller than any revision seen before
 //! the question was asked. An answer with a smaller revision comes from a store that has gone back,
-//! or from another store. From then on the process ignores the store's answers; it may go on
+//! or from another store. From then on the process ignores the store's answers (I199); it may go on
 //! without an authority, as during an outage of etcd.
 //!
 //! # What it is not

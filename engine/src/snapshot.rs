@@ -3,9 +3,9 @@
 //! # What it is
 //! A *logical* snapshot: the tables' specifications and all rows, without versions and places
 //! ([`format`]). The file is taken while transactions run, from a snapshot that holds the horizon
-//! ([`scan`]), and contains all or nothing of every transaction. The rows of `lotus.calls`, which
-//! make calls take effect once, are included. A snapshot file is restored into a cluster without
-//! tables, of any shape, before the cluster serves clients; timestamps continue after the
+//! ([`scan`]), and contains all or nothing of every transaction (I150). The rows of `lotus.calls`,
+//! which make calls take effect once, are included. A snapshot file is restored into a cluster
+//! without tables, of any shape, before the cluster serves clients; timestamps continue after the
 //! snapshot's.
 //!
 //! # The writer

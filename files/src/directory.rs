@@ -1,4 +1,4 @@
-//! Creation of directories that survive a power failure.
+//! Creation of directories that survive a power failure (I226).
 
 use std::io;
 use std::path::Path;

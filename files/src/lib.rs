@@ -7,8 +7,9 @@
 //!
 //! # Safety from other writers
 //! A part is created exclusively, so two writers never share a part, and it is only written before
-//! the rename to its final name. A writer that resumes after a pause still holds its own part.
-//! After the first error nothing more is written: the buffer is dropped, and the part removed.
+//! the rename to its final name (I195). A writer that resumes after a pause still holds its own
+//! part. After the first error nothing more is written: the buffer is dropped, and the part
+//! removed.
 //!
 //! # Leftover parts
 //! A process that dies leaves its part behind. Every part is locked while its writer lives, so the

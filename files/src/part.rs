@@ -64,7 +64,7 @@ impl<'a> Part<'a> {
     /// # Errors
     /// Errors of the operating system. If the last step fails, syncing the directory, the file is
     /// complete under its name, but a power failure may lose the name. After a failure of an
-    /// earlier step, the part is removed, and the name is unchanged.
+    /// earlier step, the part is removed, and the name is unchanged (I153).
     pub fn publish(mut self, name: impl AsRef<Path>, existing: Existing) -> io::Result<()> {
         self.flush()?;
         let mut unfinished = self.discard_buffer().ok_or_else(failed_before)?;

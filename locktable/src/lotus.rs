@@ -4,7 +4,7 @@
 //! in one datagram, together with unacknowledged ends. One background task per owner sends the
 //! remaining ends, and repeats them until acknowledged (H10): with a lease as often as nodes beat,
 //! so that a lost message holds locks, or keeps an owner suspected, for a part of the lease at
-//! most.
+//! most (I238).
 //!
 //! If nodes have a lease, each coordinator suspects an owner that does not answer soon
 //! ([`crate::suspicion`]). Requests to a suspected owner are given up, and until its next answer
@@ -166,7 +166,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     }
 
     /// Drops all ends for an expelled node, whose lock table is gone, and stops waiting for its
-    /// answers.
+    /// answers (I156).
     pub fn forget(&self, node: NodeId) {
         let peer = self.peer(node);
         peer.lost.set(true);
@@ -218,6 +218,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     }
 
     /// Takes the locks of `wanted` that this node owns; lists the remote locks with their owners.
+    /// Refuses a lock without an owner at once (I75).
     ///
     /// Looks up the owner of each lock once: the map may change between two look-ups, and a lock
     /// that is remote in the first and local in the second would not be taken at all.

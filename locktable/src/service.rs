@@ -83,7 +83,7 @@ const ONE_TYPE: &str = "an attempt has locks of one service";
 pub struct HeldLocks {
     txn: Option<TxnId>,
     pub(crate) taken: Vec<TakenLock>,
-    /// Remote nodes that were asked for locks, granted or not.
+    /// Remote nodes that were asked for locks, granted or not: each hears of the end (I162).
     pub(crate) contacted: Vec<NodeId>,
     /// Locks of the current round that remote nodes own.
     pub(crate) remote: Vec<TakenLock>,

@@ -5,7 +5,7 @@
 //! request is recorded when sent, every answer when received. An owner is *silent* while the latest
 //! request is unanswered. The silence starts with the first request to an owner that was not
 //! silent, and restarts with each answer. Once the silence has lasted for the *tolerance*, the
-//! owner is *suspected*, until its next answer.
+//! owner is *suspected*, until its next answer (I160).
 //!
 //! # The tolerance
 //! A part of the lease, so that silence is noticed long before the lease has passed, and never less
@@ -14,9 +14,9 @@
 //!
 //! # What it is not
 //! Proof of a failure. A suspicion only saves waiting: it decides no outcome, releases no lock, and
-//! expels no node (H2, H4). A wrongly suspected node was slow, or a message was lost. A suspected
-//! node still receives the ends of abandoned requests (H10), or empty requests, and its first
-//! answer ends the suspicion.
+//! expels no node (H2, H4, I163). A wrongly suspected node was slow, or a message was lost. A
+//! suspected node still receives the ends of abandoned requests (H10), or empty requests, and its
+//! first answer ends the suspicion.
 
 use std::time::Duration;
 

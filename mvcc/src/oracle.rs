@@ -287,7 +287,8 @@ impl<'a> OracleRequest<'a> {
 }
 
 impl OracleCore {
-    /// Retry policy of a request sent now: about a second in total.
+    /// Retry policy of a request sent now: about a second in total. The slowest recent answer
+    /// decides when an answer is late (I184).
     fn patience(&self) -> Patience {
         let retry_after = self.slowest.get().tolerance(self.least_tolerance).min(RETRY_AT_MOST);
         let shorter = RETRY_AT_MOST.as_nanos() / retry_after.as_nanos().max(1);

@@ -122,7 +122,8 @@ impl VersionTableCache {
     }
 
     /// Keeps the CVT at `offset` with these `cells`, in place of the least recently used row of its
-    /// set, if `still` returns true; returns whether the CVT was kept.
+    /// set, if `still` returns true; returns whether the CVT was kept. A CVT with a write under way
+    /// is not kept (I66).
     ///
     /// `still` runs with the set's mutex held: the closure must be brief and must not call the
     /// cache.

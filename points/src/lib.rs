@@ -4,7 +4,7 @@
 //! A crash between two steps is found by chance only if the steps are long. This crate lists the
 //! steps as [`FaultPoint`]s, and the code of a step announces the completion ([`point!`],
 //! [`cut!`]). A `Striker` receives every `Passage` and may strike the node at that point: the task
-//! stops, for ever or for a while, and does nothing beyond the point.
+//! stops, for ever or for a while, and does nothing beyond the point (I158).
 //!
 //! # Pieces of a batch
 //! The verbs of a batch are posted together, so nothing can happen between them. [`cut!`] instead

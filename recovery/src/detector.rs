@@ -10,9 +10,9 @@
 //! this node up, and the node begins nothing more until it knows better.
 //!
 //! # When silence counts
-//! Silence counts only while this node listens. A node that has paused, or that was cut off from
-//! the memory node, has heard no beat for a while through its own fault. So after half a lease of
-//! hearing nothing at all, a node gives every other node a whole lease anew. A jump of the clock
+//! Silence counts only while this node listens (I74). A node that has paused, or that was cut off
+//! from the memory node, has heard no beat for a while through its own fault. So after half a lease
+//! of hearing nothing at all, a node gives every other node a whole lease anew. A jump of the clock
 //! has the same effect.
 //!
 //! # Limits

@@ -41,7 +41,6 @@
 //! # What it is not
 //! This module detects no failures ([`crate::detector`] does), fences no node and moves no shard;
 //! the engine does.
-//! does.
 
 use lotus_authority::{Authority, AuthorityError, Version, Versioned};
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
@@ -247,8 +246,8 @@ impl Membership {
         &self.lost
     }
 
-    /// `placement` without the lost memory nodes, with joining memory nodes listed behind the full
-    /// replicas.
+    /// `placement` without the lost memory nodes, with joining memory nodes, which every commit
+    /// writes (I136), listed behind the full replicas.
     ///
     /// # Panics
     /// If `placement` is not the placement by which the memory nodes were lost.
@@ -279,8 +278,8 @@ impl Membership {
     }
 
     /// Replaces the complaints of `by`: the memory nodes in `about` do not answer, and the rest do.
-    /// A memory node is lost when half of the members complain of it, as long as every group keeps
-    /// a copy. `None` if nothing changes.
+    /// A memory node is lost when half of the members complain of it (I100), as long as every group
+    /// keeps a copy. `None` if nothing changes.
     #[must_use]
     pub fn complain(&self, by: NodeId, about: &[NodeId], placement: &Placement) -> Option<Self> {
         if !self.is_live(by) {
@@ -398,7 +397,7 @@ impl Membership {
     pub fn claim(&self, by: NodeId, part: PartId) -> Option<Self> {
         let open = match *self.part(part)? {
             Part::Free => true,
-            // Held by `by` already: the answer to its first claim was lost.
+            // Held by `by` already: the answer to its first claim was lost (I108).
             Part::Claimed(holder) => holder == by || !self.is_live(holder),
             Part::Done => false,
         };

@@ -36,7 +36,7 @@
 //! timestamp.
 //!
 //! *Without tag and decision no work is left.* The timestamp is drawn once every cell is INVISIBLE
-//! on every replica, and the reply follows once all backups are visible (H3). If no survivor
+//! on every replica, and the reply follows once all backups are visible (H3, I73). If no survivor
 //! carries the tag, the cells on all survivors are visible, or the writes reached no survivor, or
 //! another recoverer has finished the work. A record landing ahead of its cell has overwritten only
 //! the CVT's oldest version, whose readers find the checksum of another version and take a newer
@@ -103,8 +103,8 @@ pub enum Decision {
     AlreadyResolved,
 }
 
-/// Two observations that the protocol rules out. Repair nothing: keep the logs, report, and hold
-/// the shards back, because memory or the program is damaged.
+/// Two observations that the protocol rules out. Repair nothing (I54): keep the logs, report, and
+/// hold the shards back, because memory or the program is damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Contradiction {
@@ -124,7 +124,7 @@ pub enum Contradiction {
 /// `logs` are the decision words of the surviving whole entries (one at least, because the entries
 /// name the cells); `cells` are all named cells on the surviving replicas, in any order. A decision
 /// on record wins; else a timestamp beside a tag sends the transaction forward; else a tag sends it
-/// back (H3, H17).
+/// back (H3, H17, I49).
 ///
 /// # Errors
 /// [`Contradiction`], if the observations cannot all be true of one transaction.
@@ -236,8 +236,8 @@ pub enum Repair {
     },
 }
 
-/// Action that `decision` requires on a cell of `txn`. Repeating the action on its result is
-/// harmless.
+/// Action that `decision` requires on a cell of `txn`, the same for every recoverer and on every
+/// replica (I50). Repeating the action on its result is harmless.
 pub fn repair(txn: TxnId, decision: Decision, cell: CellSeen) -> Repair {
     let from = cell.word;
     match (decision, cell.reading(txn)) {

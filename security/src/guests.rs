@@ -6,12 +6,12 @@
 //! waits, for example in a line of its address ([`Lines`](crate::Lines)).
 //!
 //! # Rules
-//! The number of places is bounded, in total and per address, so one host cannot take every place.
-//! A connection without a free place replaces a guest of the address with the most guests: the
-//! guest with the earliest deadline. A guest keeps its place for [`Rules::grace`] in any case, and
-//! for longer after speaking the protocol. So a host of silent strangers costs a new guest a wait
-//! of about the grace, and many clients that begin at one moment are admitted one after another.
-//! Connections of one address beyond [`Rules::places`] may be closed (see `Lines`).
+//! The number of places is bounded, in total and per address, so one host cannot take every place
+//! (I338). A connection without a free place replaces a guest of the address with the most guests:
+//! the guest with the earliest deadline. A guest keeps its place for [`Rules::grace`] in any case,
+//! and for longer after speaking the protocol. So a host of silent strangers costs a new guest a
+//! wait of about the grace, and many clients that begin at one moment are admitted one after
+//! another. Connections of one address beyond [`Rules::places`] may be closed (see `Lines`).
 //!
 //! # What it is not
 //! The time limit of a handshake, which every port has. Admitted connections are no guests, and

@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
-/// Escapes every invisible character: the result takes one line and cannot control a terminal.
-/// Plain text stays unchanged.
+/// Escapes every invisible character: the result takes one line and cannot control a terminal
+/// (I341). Plain text stays unchanged.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_plain) {
         return Cow::Borrowed(text);

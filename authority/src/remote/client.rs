@@ -48,7 +48,7 @@ pub enum ConnectError {
     },
 }
 
-/// Servers accepted by a client.
+/// Servers accepted by a client. A node that takes part accepts a single server (I353).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Believed {
     /// Initial state: any server.

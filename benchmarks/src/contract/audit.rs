@@ -141,7 +141,7 @@ impl Effects {
     }
 
     /// Checks whether a balance that was `initial` can have become `found`: exactly if all outcomes
-    /// are known, within bounds if some are unknown, and not judged if there are no bounds.
+    /// are known, within bounds if some are unknown, and not judged if there are no bounds (I207).
     pub fn explain(&self, name: &str, initial: i128, found: i128) -> Check {
         let lowest = initial + self.committed + self.unknown_low;
         let highest = initial + self.committed + self.unknown_high;

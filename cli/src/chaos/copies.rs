@@ -1,8 +1,8 @@
 //! Snapshots under load. Each snapshot is requested on a thread of its own; reported snapshots are
 //! checked until the end.
 //!
-//! A reported snapshot is whole, and stays until there are `keep` newer whole snapshots. A failed
-//! snapshot leaves no file that counts as a snapshot.
+//! A reported snapshot is whole, and stays until there are `keep` newer whole snapshots (I232). A
+//! failed snapshot leaves no file that counts as a snapshot.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;

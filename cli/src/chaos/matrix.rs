@@ -9,7 +9,7 @@
 //! small cluster over `shm` in a directory of its own (`ground`), started from a snapshot. After
 //! the blow an operator follows docs/operations.md (`ordeal`): restarts nodes that have ended, or
 //! ends a cluster that reports incomplete data and starts it anew. In the end the cluster must
-//! serve its initial rows, and no file in the directory of snapshots may have other rows.
+//! serve its initial rows, and no file in the directory of snapshots may have other rows (I177).
 //!
 //! # What it is not
 //! A test of transactions: no rows are written during a run. `lotus sim matrix` and `lotus chaos`

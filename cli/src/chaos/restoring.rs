@@ -292,7 +292,7 @@ impl Restoring<'_> {
     }
 }
 
-/// Checks that a cluster started from its last snapshot, and has the data of that snapshot.
+/// Checks that a cluster started from its last snapshot, and has the data of that snapshot (I233).
 /// `restored` is the snapshot from which the cluster started.
 fn judge(last: u64, before: &Digest, restored: Option<u64>, after: &Digest) -> Check {
     let begun = restored.map_or("none".to_owned(), |restored| format!("number {restored}"));

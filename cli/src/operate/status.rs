@@ -5,7 +5,7 @@
 //! A process seen running, or seen to have ended, takes precedence over any report. The process of
 //! a node's last report at the authority is looked up on this host as well, so that a node started
 //! by hand is not taken for an earlier process that has ended. A report at the authority counts
-//! only for the process that made the report.
+//! only for the process that made the report (I205).
 
 use std::fmt::Write as _;
 

@@ -121,7 +121,7 @@ impl<M: Machines> Cluster<M> {
             part::found(&shared.config, part, entry.members(), control, authority)?;
             point_here!(shared.nodes.first().id.0, Chartered);
         }
-        // From now on other processes count on these nodes.
+        // From now on other processes count on these nodes: a lost answer ends nothing (I209).
         part.ask(&shared.control, || shared.learn_tables())?;
         part.ask(&shared.control, || shared.learn_losses())?;
         for node in &shared.nodes {

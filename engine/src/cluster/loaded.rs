@@ -11,15 +11,15 @@
 //! | `loaded` | the cluster may serve | the founder, when every row has landed |
 //! | `cut short: …` | the data will never be whole | the founder, or any other process |
 //!
-//! Every process waits for this value before serving, however it has got its part, and no snapshot
-//! is taken before. During the load the founder counts up a second value, `loading`, which tells
-//! the other processes how long waiting makes sense.
+//! Every process waits for this value before serving, however it has got its part (I170), and no
+//! snapshot is taken before (I172). During the load the founder counts up a second value,
+//! `loading`, which tells the other processes how long waiting makes sense.
 //!
 //! # If it stops anywhere
 //! If the founder dies, is expelled, or is silent for longer than the other processes' patience,
 //! the first process that notices cuts the load short. A founder that only paused finds `cut short`
-//! when it has finished: only one of the two values is ever written. No process reads the data that
-//! a paused founder writes to memory meanwhile.
+//! when it has finished: only one of the two values is ever written (I171). No process reads the
+//! data that a paused founder writes to memory meanwhile.
 //!
 //! # What it is not
 //! A way to go on with half a load. Memory of a cluster that was cut short is of no use: end all

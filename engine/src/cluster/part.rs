@@ -14,7 +14,7 @@
 //! | `loaded` | whether all data is there (`loaded`) | founder, or process that finds it dead |
 //!
 //! The founder is the process of compute node 0. Other processes wait for the charter: a readable
-//! charter means that all memory is registered and formatted.
+//! charter means that all memory is registered and formatted (I86).
 //!
 //! # What may fail
 //! Everything that a node needs (its lock table, threads) is made before the node joins. Between
@@ -175,9 +175,9 @@ impl Part {
         }
     }
 
-    /// Takes a place among the members for each hosted node. Waits for the founder, unless this
-    /// process founds, and for the other nodes if a hosted node has been started before.
-    /// `placement` is the initial placement.
+    /// Takes a place among the members for each hosted node; a later process comes as another life
+    /// (I88). Waits for the founder, unless this process founds, and for the other nodes if a
+    /// hosted node has been started before. `placement` is the initial placement.
     pub(crate) fn enter(
         &self,
         config: &Config,

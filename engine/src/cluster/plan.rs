@@ -92,7 +92,7 @@ impl Plan {
         let authority = part.authority();
         let place = |(index, id): (usize, &NodeId)| Peer { id: *id, index };
         let peers: Vec<Peer> = self.compute_nodes.iter().enumerate().map(place).collect();
-        // Fallible steps come first: a place that is taken but not used is lost for a while.
+        // Fallible steps come first (I174): a place that is taken but not used is lost for a while.
         let locks = hosted.iter().map(|_| lock_table(&config)).collect::<Result<Vec<_>, _>>()?;
         let has_threads = machines.toll().is_none() && machines.courier().is_none();
         let names = Names::draw(&config, has_threads, &machines.outside())?;

@@ -16,9 +16,9 @@
 //! Every member counts: the cluster waits for all members when a table is dropped or a memory node
 //! is lost, an absent member's floor holds back the horizon, and its rows cannot be used. So [some
 //! leases](WAITED_LEASES) after the cluster has all its data, a member writes [`NOBODY`] into the
-//! place of every absent node. The word is written once, by the node's process or by a member, so a
-//! process that takes its place is never expelled for being late; a later process is admitted like
-//! a returning life ([`crate::cluster::rejoin`]).
+//! place of every absent node (I344). The word is written once, by the node's process or by a
+//! member, so a process that takes its place is never expelled for being late; a later process is
+//! admitted like a returning life ([`crate::cluster::rejoin`]).
 //!
 //! # If it stops anywhere
 //! If a member ends after writing [`NOBODY`], the remaining members read the word and expel the
@@ -40,8 +40,8 @@ use crate::membership::members::Heard;
 use crate::node::coordinator::Coordinator;
 use crate::node::members::Suspect;
 
-/// Number of leases for which a joined node may go without beating. Joining and the first beat are
-/// a batch of verbs and an answer of the authority apart.
+/// Number of leases for which a joined node may go without beating (I173). Joining and the first
+/// beat are a batch of verbs and an answer of the authority apart.
 const JOINING_LEASES: u32 = 8;
 /// Number of leases for which a node may stay away, from the moment the data is known to be
 /// complete.

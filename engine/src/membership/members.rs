@@ -453,7 +453,7 @@ fn leaves_newcomers_alone(coordinator: &Coordinator, now: &Membership) -> bool {
 }
 
 /// Whether this node depends on a memory node reachable from another compute node. Members never
-/// started do not count, nor do members that may still complain.
+/// started do not count, nor do members that may still complain (I234).
 fn is_alone(
     coordinator: &Coordinator,
     now: &Membership,

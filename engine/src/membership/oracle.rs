@@ -51,8 +51,8 @@ use crate::node::oracle::ahead;
 /// Key of the reigning node and its bound at the authority.
 const KEY: &str = "lotus/oracle";
 
-/// Returns the eldest live node. A returned node serves only after all older members are expelled,
-/// and no life serves twice.
+/// Returns the eldest live node (I149). A returned node serves only after all older members are
+/// expelled, and no life serves twice.
 fn who_serves(now: &Membership) -> Option<NodeId> {
     now.by_age().first().map(|eldest| eldest.node)
 }

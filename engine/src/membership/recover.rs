@@ -17,7 +17,7 @@
 //! # If it stops anywhere
 //! The claim is void once its holder is expelled, and the next holder begins the part anew.
 //! Finished work is recognised as finished; decisions are found in the logs. After the loss of a
-//! memory node, too, the part begins anew, on the remaining nodes
+//! memory node, too, the part begins anew (I107), on the remaining nodes
 //! ([`crate::memory_nodes::changes`]).
 //!
 //! # What stays lost

@@ -110,7 +110,8 @@ impl Coordinator {
                 // The memory node is lost again: the whole change begins anew.
                 Err(_) => return Ok(()),
             }
-            // The floor word on the copy may be from this node's former life, which was expelled.
+            // The floor word on the copy may be from this node's former life, which was expelled
+            // (I166).
             if !broken(Rule::FloorsAreCarried) {
                 self.write_floor(self.node.index, self.node.horizon.word()).await?;
             }

@@ -331,7 +331,7 @@ impl Session {
         let node = filling.node;
         if !filling.begun {
             // Filled while transactions run: earlier, a coordinator may still enter a slab by the
-            // placement without this copy.
+            // placement without this copy (I168).
             let epoch = coordinator.configuration.enter_epoch()?;
             for shard in filling.shards.iter().filter(|shard| coordinator.begins_group(**shard)) {
                 let group = coordinator.group_of(*shard);

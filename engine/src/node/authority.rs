@@ -14,8 +14,8 @@ impl Coordinator {
         self.shared.council.authority().silence() >= lease
     }
 
-    /// Blocks commits while the authority may have ended: the cluster would end with the authority,
-    /// and no node could take in the committed data.
+    /// Blocks commits while the authority may have ended (I358): the cluster would end with the
+    /// authority, and no node could take in the committed data.
     pub(crate) fn heed_authority(&self, lease: Duration) {
         let lacks_authority = self.lacks_authority(lease);
         if lacks_authority {
@@ -33,7 +33,7 @@ impl Coordinator {
 
     /// Changes the membership on behalf of this life of the node. Other nodes may change the
     /// membership between the requests to the authority; after an error the change may or may not
-    /// have been made.
+    /// have been made. A caller decides anew, and a change made twice does no harm (I185).
     pub(crate) async fn change(
         &self,
         mut decide: impl FnMut(&Membership) -> Option<Membership>,

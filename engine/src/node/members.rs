@@ -221,7 +221,7 @@ impl NodeMembers {
         self.known().live.first().map(|(node, _)| *node)
     }
 
-    /// Whether a node may be given shards: every live member knows of its membership.
+    /// Whether a node may be given shards: every live member knows of its membership (I145).
     pub(crate) fn may_receive(&self, node: NodeId) -> bool {
         let known = self.known();
         let is_out = known.expelled.iter().any(|(out, _)| *out == node);

@@ -152,8 +152,8 @@ impl NodeSlots {
     }
 
     /// Whether to search a full group now: any process may mark free the slabs of a table that was
-    /// not made after all, without telling other processes. The next search is due after `pause`,
-    /// or when this search [has ended](Self::has_searched).
+    /// not made after all, without telling other processes (I320). The next search is due after
+    /// `pause`, or when this search [has ended](Self::has_searched).
     pub(crate) fn begins_search(&self, group: u16, now: Nanos, pause: Duration) -> bool {
         let due = &self.due[usize::from(group)];
         let found = due.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Restoring a snapshot into an empty cluster.
 //!
-//! The file is read twice: once to its end, so that no part of an incomplete file is ever used, and
-//! once to fill the tables, one after the other. While a table is filled, all of its rows are in
-//! this process's memory. The nodes of an ordered table get new numbers, from 1 on
+//! The file is read twice: once to its end, so that no part of an incomplete file is ever used
+//! (I152), and once to fill the tables, one after the other. While a table is filled, all of its
+//! rows are in this process's memory. The nodes of an ordered table get new numbers, from 1 on
 //! ([`crate::node::node_numbers`]).
 
 use std::fs::File;

@@ -410,7 +410,7 @@ impl Coordinator {
         debug_assert!(bytes <= SLAB_BYTES, "I20: a slot fits a slab");
         if self.stalled.borrow().contains(&purpose) {
             // A slab is already taken and cannot be entered for now; a second slab could not be
-            // either.
+            // either (I109).
             return Err(TxnError::Timeout);
         }
         let (sender, outcome) = async_channel::bounded(1);

@@ -80,7 +80,7 @@ pub(crate) enum Replicas {
 impl Replicas {
     /// Replicas to write last, after a first set was written by the placement of `placed`. If the
     /// placement has changed since, all replicas: primary and backup may have swapped roles,
-    /// because a returning memory node takes its first place again (H23).
+    /// because a returning memory node takes its first place again (H23, I159).
     pub(crate) fn as_the_rest(self, coordinator: &Coordinator, placed: Epoch) -> Self {
         let same =
             placed == coordinator.configuration.placed() || broken(Rule::FormerPrimariesAreWritten);
@@ -217,9 +217,9 @@ impl<'a> Commit<'a> {
         .await
     }
 
-    /// Tells the caller, only when every copy shows the commit. The backups may all be on lost
-    /// memory nodes that only this node still reaches, because this node was expelled and does not
-    /// know (H2, H3).
+    /// Tells the caller, only when every copy shows the commit (I167). The backups may all be on
+    /// lost memory nodes that only this node still reaches, because this node was expelled and does
+    /// not know (H2, H3).
     fn reply(&self, body: &Body, commit_ts: Timestamp) {
         let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
         self.slot.decide(self.txn, Ok(receipt));
@@ -297,7 +297,8 @@ impl<'a> Commit<'a> {
         for failure in error.failures() {
             let mut outcome = Err(failure.error);
             while let Err(error) = outcome {
-                // An expelled node could wait for a memory node that the members have given up.
+                // An expelled node could wait for a memory node that the members have given up
+                // (I155).
                 if error == VerbError::Revoked || coordinator.node.has_failed() {
                     return Err(Fenced);
                 }
@@ -318,8 +319,8 @@ impl<'a> Commit<'a> {
         let coordinator = self.coordinator();
         loop {
             let drawn = coordinator.timestamps.commit().await;
-            // An expelled node may have asked an oracle that is expelled as well. Even with an
-            // answer, the node must make nothing visible any more: recovery decides.
+            // An expelled node may have asked an oracle that is expelled as well (I155). Even with
+            // an answer, the node must make nothing visible any more: recovery decides.
             if coordinator.node.has_failed() {
                 return Err(Fenced);
             }

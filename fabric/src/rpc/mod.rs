@@ -186,8 +186,8 @@ impl Drop for Reply {
 impl Rpc {
     /// Creates the RPC layer of a lane and takes over the lane's messages.
     pub fn new(lane: Lane) -> Self {
-        // Ids from an earlier life of the lane must not repeat: late replies of that life may still
-        // be in the network.
+        // Ids from an earlier life of the lane must not repeat (I198): late replies of that life
+        // may still be in the network.
         let next = lane.executor().env().begin_counting();
         let core = Core {
             lane: lane.clone(),

@@ -36,8 +36,8 @@ impl Membership {
         self.live().any(|member| member.node == node && member.incarnation == life)
     }
 
-    /// Result of `decide`, made on behalf of this life of a node; `None` once the life is over,
-    /// even if a later life has the place.
+    /// Result of `decide`, made on behalf of this life of a node; `None` once the life is over
+    /// (I181), even if a later life has the place.
     pub fn decided_by(
         &self,
         (node, life): (NodeId, Incarnation),

@@ -190,7 +190,8 @@ impl Membership {
 
     /// Role of a memory node's process. `own_after` is an epoch read by the process *after* lending
     /// memory; `None` if the process lends no memory, or cannot tell. A loss beginning after
-    /// `own_after` is a loss of this process's memory, an earlier loss a loss of its predecessor's.
+    /// `own_after` is a loss of this process's memory, an earlier loss a loss of its predecessor's
+    /// (I347).
     pub fn part_of(&self, node: NodeId, own_after: Option<Epoch>) -> MemoryPart {
         match self.loss_of(node) {
             None => MemoryPart::InUse,
@@ -199,8 +200,8 @@ impl Membership {
         }
     }
 
-    /// Epoch of a memory node's loss, if its memory may be made ready for use again: no live node
-    /// uses it by an earlier placement, every expelled node is resolved, and no table is being
+    /// Epoch of a memory node's loss, if its memory may be made ready for use again (I133): no live
+    /// node uses it by an earlier placement, every expelled node is resolved, and no table is being
     /// [cleared](super::clearing). `None` otherwise.
     pub fn awaited(&self, node: NodeId) -> Option<Epoch> {
         self.loss_of(node).filter(|_| self.may_resume() && self.clearing.is_none())

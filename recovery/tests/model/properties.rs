@@ -14,24 +14,24 @@ use stateright::Property;
 use crate::rules::World;
 use crate::state::{Entry, Fate, KEYS, NEWEST, NODES, Phase, Place, State, Txn, Verdict, newest};
 
-/// H3: a transaction that was reported as committed is in every row that it wrote.
+/// H3, I120: a transaction that was reported as committed is in every row that it wrote.
 pub const DURABLE: &str = "what was reported as committed is there";
-/// A transaction is in all of its rows, or in none.
+/// I121: a transaction is in all of its rows, or in none.
 pub const ATOMIC: &str = "a transaction takes effect in all of its rows or in none";
-/// H12, H15: at rest all replicas are alike.
+/// H12, H15, I122: at rest all replicas are alike.
 pub const ALIKE: &str = "at rest all replicas are alike";
-/// H3: nothing that a snapshot may have read is undone.
+/// H3, I123: nothing that a snapshot may have read is undone.
 pub const SHOWN_STAYS: &str = "nothing that was read is undone";
-/// H17: recoverers agree, in what they have recorded and in what they have done.
+/// H17, I124: recoverers agree, in what they have recorded and in what they have done.
 pub const AGREED: &str = "recoverers never decide differently";
-/// H1, H4: a tag stands under its writer's lock, or no owner grants the lock.
+/// H1, H4, I125: a tag stands under its writer's lock, or no owner grants the lock.
 pub const LOCKED: &str = "an open transaction keeps its locks";
-/// Recovery meets nothing that the protocol rules out.
+/// I126: recovery meets nothing that the protocol rules out.
 pub const CONSISTENT: &str = "no recoverer meets a contradiction";
-/// At the end, when nothing can happen any more, nothing is in doubt, and no dead node holds a
-/// lock.
+/// I127: at the end, when nothing can happen any more, nothing is in doubt, and no dead node holds
+/// a lock.
 pub const SETTLED: &str = "in the end nothing is in doubt or locked";
-/// H4: at the end every row's lock has an owner that takes part, if any node does.
+/// H4, I344: at the end every row's lock has an owner that takes part, if any node does.
 pub const SERVED: &str = "in the end every lock is granted by somebody";
 
 /// A recoverer makes a transaction visible.

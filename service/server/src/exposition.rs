@@ -14,7 +14,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// Label value chosen outside the server, escaped as both formats demand.
+/// Label value chosen outside the server, escaped as both formats demand (I341).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LabelValue<'a>(pub(crate) &'a str);
 

@@ -93,8 +93,8 @@ impl InDoubt {
             let words = named.iter().flat_map(Named::seen).map(|(_, seen)| seen.word);
             return Ok(decide_purge(self.txn, logs, words)?);
         }
-        // A copy being filled is no witness of visibility: the copy may show the contents at the
-        // time of joining, or nothing. A tag counts even in such a copy.
+        // A copy being filled is no witness of visibility (I139): the copy may show the contents at
+        // the time of joining, or nothing. A tag counts even in such a copy.
         let tag = Version::Invisible(self.txn).encode();
         let cells = named.iter().flat_map(|row| row.seen().map(move |seen| (row, seen)));
         let counts = |(row, (at, seen)): &(&Named, (Replica, CellSeen))| {
@@ -343,7 +343,7 @@ impl Recoverer<'_> {
         Ok(true)
     }
 
-    /// Empties every cell on every replica, even if the write never landed (H12).
+    /// Empties every cell on every replica, even if the write never landed (H12, I72).
     async fn undo(&self, doubt: &InDoubt, named: &[Named]) -> Result<bool, Stop> {
         let mut swaps = Vec::new();
         for row in named {

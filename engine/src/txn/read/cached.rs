@@ -25,7 +25,7 @@ impl View {
 
 impl Body {
     /// Looks up the row's CVT in this node's cache. Returns whether the CVT is cached and leads to
-    /// a record; only memory is believed about absent rows.
+    /// a record; only memory is believed about absent rows (I65).
     #[inline]
     pub(super) fn consult_cache(
         &mut self,

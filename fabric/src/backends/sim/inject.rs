@@ -142,7 +142,7 @@ impl State {
         node.life += 1;
         if memory == MemoryFate::Lost {
             let lost = node.regions.lose();
-            // Fences are state of the process, like memory.
+            // Fences are state of the process, like memory (I183).
             node.fences.fill(Epoch(0));
             self.bytes -= lost;
         }

@@ -162,7 +162,7 @@ fn is_not_now(error: &io::Error) -> bool {
 
 /// Starts to connect. The socket becomes writable when connecting ends; then check [`connected`].
 /// The kernel breaks the connection once sent bytes lack acknowledgement for the time
-/// `unacknowledged`.
+/// `unacknowledged` (I346).
 ///
 /// # Errors
 /// The system refuses at once.

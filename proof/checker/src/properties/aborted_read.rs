@@ -1,4 +1,5 @@
-//! G1a, aborted read: no transaction that took effect has read an aborted transaction's write.
+//! G1a, aborted read: no transaction that took effect has read an aborted transaction's write
+//! (I57).
 
 use crate::history::Status;
 use crate::report::{Anomaly, CycleStep, Dependency, Findings};

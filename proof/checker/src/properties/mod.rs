@@ -2,7 +2,8 @@
 //!
 //! The first group checks single reads and writes; each file has a function from the trace to
 //! findings. The second group is about cycles: each file states the steps of a kind of cycle, and
-//! [`search`](crate::search) finds the cycles.
+//! [`search`](crate::search) finds the cycles. Without a cycle an order of the transactions
+//! explains every read (I55).
 
 pub(crate) mod aborted_read;
 pub(crate) mod duplicate_version;

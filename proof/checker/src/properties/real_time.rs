@@ -1,4 +1,4 @@
-//! Strictness: a transaction that ended before another started comes before it.
+//! Strictness: a transaction that ended before another started comes before it (I56).
 //!
 //! Steps: all kinds, and at least one real-time step. For serializable transactions this is strict
 //! serializability, for snapshots strong snapshot isolation: the snapshot contains every

@@ -1,5 +1,5 @@
 //! Session order: a transaction sees the earlier transactions of its session, but not the later
-//! transactions.
+//! transactions (I56).
 //!
 //! Steps: the steps of G2, and at least one from a transaction to the next of its session.
 

@@ -3,9 +3,9 @@
 //!
 //! # What it is
 //! [`FaultPoint`] lists the steps; [`concerns`] names the roles that may be struck at a step, or
-//! the reason against a strike. Both lists are total, so [`all`] omits no case without a reason. A
-//! [`Coordinate`] is one way to strike; its [`scenario`](Coordinate::scenario) is a small cluster
-//! for a few milliseconds, judged like every run.
+//! the reason against a strike. Both lists are total, so [`all`] omits no case without a reason
+//! (I157). A [`Coordinate`] is one way to strike; its [`scenario`](Coordinate::scenario) is a small
+//! cluster for a few milliseconds, judged like every run.
 //!
 //! # What counts
 //! A run without the strike proves nothing; if no run has the strike, the result is

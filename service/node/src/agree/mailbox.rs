@@ -7,14 +7,14 @@
 //!
 //! # At most once
 //! Before a node carries out a question, it records by compare-and-swap the question and its own
-//! process. So a restarted process repeats no question taken by an earlier process: an answered
-//! question is over, and an unanswered question is answered with "cut short", because it may have
-//! been carried out. A process that finds its own record, though the write was not acknowledged,
-//! goes on with the question. A question is withdrawn when its asker stops waiting, unless a node
-//! has taken the question.
+//! process. So a restarted process repeats no question taken by an earlier process (I175): an
+//! answered question is over, and an unanswered question is answered with "cut short", because it
+//! may have been carried out. A process that finds its own record, though the write was not
+//! acknowledged, goes on with the question. A question is withdrawn when its asker stops waiting,
+//! unless a node has taken the question.
 //!
 //! The first answer to a question stands; and an answer never replaces the answer of a later
-//! question. So a late process has no effect.
+//! question. So a late process has no effect (I225).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

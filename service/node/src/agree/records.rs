@@ -85,7 +85,7 @@ impl Record {
         write(authority, &key(node), self).map(drop)
     }
 
-    /// Writes the end of this process, unless a later process has written the node's record.
+    /// Writes the end of this process, unless a later process has written the node's record (I205).
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].

@@ -9,7 +9,7 @@
 //! # End of a rest
 //! The order has a version, and is taken back by compare-and-swap: by the command if there is no
 //! snapshot, or by a node that has rested for the ordered time, in case the command was killed. A
-//! node serves only once its order is taken back, or had been taken back already.
+//! node serves only once its order is taken back, or had been taken back already (I176).
 //!
 //! Between the snapshot and the end of the nodes the command orders a rest [for
 //! good](Rest::for_good). If this fails, nodes may serve again, and no node is ended. If it
@@ -19,7 +19,7 @@
 //!
 //! # Lost answers
 //! Every order has a unique number, by which a command recognises its own order at the authority,
-//! whether or not the write was acknowledged.
+//! whether or not the write was acknowledged (I210).
 
 use std::ops::ControlFlow;
 use std::time::Duration;

@@ -191,8 +191,8 @@ impl ClusterAuthority {
         }
     }
 
-    /// Ends the current life, unless compute nodes take part. If etcd does not answer, the life is
-    /// left unchanged, and the next start of memory node 0 decides.
+    /// Ends the current life, unless compute nodes take part (I224). If etcd does not answer, the
+    /// life is left unchanged, and the next start of memory node 0 decides.
     ///
     /// # Errors
     /// A sentence: compute nodes take part in the life, or may.
@@ -292,8 +292,8 @@ impl Prepared {
 }
 
 impl Host {
-    /// Checks whether a cluster goes on without memory node 0, which is possible only with etcd.
-    /// Waits for etcd, without ending a life.
+    /// Checks whether a cluster goes on without memory node 0, which is possible only with etcd: no
+    /// life begins beside another (I178). Waits for etcd, without ending a life.
     ///
     /// # Errors
     /// [`Early`].

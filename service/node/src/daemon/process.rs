@@ -500,7 +500,7 @@ impl<A: Application> Daemon<'_, A> {
         }
     }
 
-    /// Starts to serve applications, unless all nodes are told to rest.
+    /// Starts to serve applications, unless all nodes are told to rest (I176).
     fn open(&self, service: &mut Service, authority: &dyn Authority) -> Result<(), Early> {
         match self.told_to_rest(authority)? {
             Some(rest) => {

@@ -4,8 +4,8 @@
 //! waiting; a node that fills tables, for however long, exits at once, as if it had been killed. A
 //! second signal ends the process at once at any time.
 //!
-//! No other signal of a user or of a limit ends a node silently, as the system's default would
-//! (`Meaning`). Signals of a fault of the program (`SIGSEGV`, `SIGABRT` and their like) and
+//! No other signal of a user or of a limit ends a node silently (I340), as the system's default
+//! would (`Meaning`). Signals of a fault of the program (`SIGSEGV`, `SIGABRT` and their like) and
 //! `SIGQUIT` do, with a core dump where the system makes one; `SIGPIPE` is ignored by every Rust
 //! program.
 
@@ -220,7 +220,7 @@ impl Vigil {
         Self { stop: stop.clone(), env: env.clone(), said: None }
     }
 
-    /// Notes that the wait for `what` goes on; breaks if the process was told to end.
+    /// Notes that the wait for `what` goes on; breaks if the process was told to end (I206).
     pub fn look(&mut self, what: &str) -> ControlFlow<()> {
         let now = self.env.now();
         match &mut self.said {

@@ -153,8 +153,8 @@ where
         taking.map_err(|error| format!("could not start a thread: {error}"))
     }
 
-    /// Reports the taken snapshot, once this host has recorded it and all nodes can learn of it: so
-    /// the cluster never begins with an older snapshot unnoticed.
+    /// Reports the taken snapshot, once this host has recorded it and all nodes can learn of it
+    /// (I352): so the cluster never begins with an older snapshot unnoticed.
     fn report(&mut self, authority: &dyn Authority) {
         let node = NodeName::compute(self.index as u16);
         let marker = &mut self.marker;

@@ -4,13 +4,13 @@
 //! # Which snapshot
 //! The newest snapshot present or known on any host, or none: beginning with an older snapshot
 //! loses the commits between the two, and beginning afresh loses all commits. So either choice
-//! needs the operator's consent ([`IfDamaged`]). The newest snapshot is of the latest life, and has
-//! the highest number in that life.
+//! needs the operator's consent ([`IfDamaged`], I350). The newest snapshot is of the latest life,
+//! and has the highest number in that life.
 //!
 //! # Branches
 //! After the operator has begun with an older snapshot, the newer snapshots are of an earlier life,
-//! and no longer in the way. Snapshots of two lives that began independently cannot be compared:
-//! nothing begins until the snapshots of one life are moved away.
+//! and no longer in the way. Snapshots of two lives that began independently cannot be compared
+//! (I351): nothing begins until the snapshots of one life are moved away.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

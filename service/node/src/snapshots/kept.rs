@@ -6,9 +6,9 @@
 //! begins with an older file only if the operator says so.
 //!
 //! # What is removed
-//! Files older than the newest `keep` *whole* files; wholeness is checked by reading a file to its
-//! end. A damaged file neither counts nor takes the place of a whole file, so the newest whole file
-//! always stays.
+//! Files older than the newest `keep` *whole* files (I197); wholeness is checked by reading a file
+//! to its end. A damaged file neither counts nor takes the place of a whole file, so the newest
+//! whole file always stays.
 
 use std::cmp::Reverse;
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ use super::{Snapshot, date};
 /// Extension of the names of snapshots.
 const EXTENSION: &str = "snapshot";
 
-/// Order of the files: life, number, then timestamp.
+/// Order of the files: life, number, then timestamp (I351).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Rank {
     /// Life in which the snapshot was taken; the default life if the file's format has no lives.

@@ -104,8 +104,8 @@ pub struct Last {
 
 impl Last {
     /// Next number, for this timestamp; `there` is the highest number in the directory. `None` if a
-    /// snapshot of a later timestamp was already begun, or numbers are used up. Two snapshots of
-    /// the same timestamp have the same rows.
+    /// snapshot of a later timestamp was already begun (I196), or numbers are used up. Two
+    /// snapshots of the same timestamp have the same rows.
     pub fn next(self, there: u64, timestamp: u64) -> Option<Self> {
         let sequence = self.sequence.max(there).checked_add(1)?;
         (timestamp >= self.timestamp).then_some(Self { sequence, timestamp })

@@ -7,9 +7,9 @@
 //! | none; processes find the cluster cut short | the founder ended before all rows were loaded |
 //! | none; processes are refused, as their nodes are known | all ended later, or came late |
 //!
-//! Other outcomes are violations. In the last case no node remains to settle the leftovers of dead
-//! nodes: at least one compute node must survive, or else an operator ends the cluster. The judge
-//! recognises the case by the simulator's faults and the errors of processes, not by the
+//! Other outcomes are violations (I211). In the last case no node remains to settle the leftovers
+//! of dead nodes: at least one compute node must survive, or else an operator ends the cluster. The
+//! judge recognises the case by the simulator's faults and the errors of processes, not by the
 //! membership: every node was struck down or gave up unanswered, none took part when the faults
 //! ended, and none has since.
 //!
