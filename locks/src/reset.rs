@@ -46,8 +46,9 @@ pub struct Use {
     pub posts: bool,
 }
 
-/// Whether a node that was told of a reset, and has since read the head as `found`, answers now.
-/// `None` if the lock is not being reset: the message is late.
+/// Whether a node that was told of a reset, and has since read the head as `found`, answers now:
+/// only once the node holds nothing and has no verb under way (I294). `None` if the lock is not
+/// being reset: the message is late.
 pub fn answers(head: Head, found: u64, used: Use) -> Option<bool> {
     head.is_resetting(found).then_some(!used.holds && !used.posts)
 }

@@ -240,7 +240,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             }
             table.try_lock(txn, *request).map_err(|refusal| refused(request.name, refusal))?;
             held.taken.push(lock);
-            // After the lock was taken: either a hand-over's scan sees it, or we see the hand-over.
+            // I44, after the lock was taken: either the scan of a hand-over sees the lock, or this
+            // check sees the hand-over.
             if !host.owns(request.name.shard(), shard_epoch) {
                 return Err(LockError::Moved(request.name));
             }

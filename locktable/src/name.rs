@@ -47,7 +47,7 @@ pub struct LockName {
 }
 
 impl LockName {
-    /// Name of a row's lock.
+    /// Name of a row's lock, whether the row exists or not (I25).
     #[inline]
     pub const fn row(table: TableId, key: Key) -> Self {
         Self { table, space: LockSpace::Row, key }

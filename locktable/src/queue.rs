@@ -53,7 +53,7 @@ impl WaitOrder {
     }
 }
 
-/// Whether a transaction whose highest lock is `highest` may wait for `wanted`.
+/// Whether a transaction whose highest lock is `highest` may wait for `wanted` (I251).
 #[inline]
 pub fn may_wait(highest: Option<WaitOrder>, wanted: WaitOrder) -> bool {
     highest.is_none_or(|highest| wanted > highest) || broken(Rule::WaitsGoUp)
@@ -99,7 +99,7 @@ pub(crate) struct Parked {
 /// Waiting requests of one stripe; requests for the same name are in order of service.
 pub(crate) type ParkedQueue = Vec<Parked>;
 
-/// Index at which a request of this age joins a queue: behind requests of equal age.
+/// Index at which a request of this age joins a queue: behind requests of equal age (I252).
 pub(crate) fn place_in_queue(ages: impl Iterator<Item = Nanos>, since: Nanos) -> usize {
     if broken(Rule::QueuesGoByAge) {
         return 0;
@@ -114,7 +114,7 @@ pub(crate) enum WaitVerdict {
     Grant(Grant, Counter),
     /// Keep the request waiting.
     Wait,
-    /// Refuse the request: it conflicts although no other transaction holds its name.
+    /// Refuse the request: it conflicts although no other transaction holds its name (I251).
     Refuse,
 }
 

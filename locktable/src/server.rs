@@ -21,7 +21,7 @@
 //!
 //! So the first request of a slot's next attempt ends the previous attempt even if the end message
 //! was lost. In return the asker must not *send* a request of an attempt before all writes of the
-//! slot's earlier attempts under their locks are visible on the primaries.
+//! slot's earlier attempts under their locks are visible on the primaries (I42).
 //!
 //! A repeated request is executed again. After a grant, all locks are already held and the answer
 //! is the same. After a refusal, the repeat may be granted: the asker either still waits for an
@@ -59,8 +59,8 @@ pub trait LockHost {
     ///
     /// Called *after* the locks were taken. A hand-over stops owning first and scans the holders
     /// second; so either the scan sees these locks or this call sees the stop, and the hand-over
-    /// misses no granted lock (H19). Code that locks in the table directly must call in the same
-    /// order.
+    /// misses no granted lock (H19, I44). Code that locks in the table directly must call in the
+    /// same order.
     fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool;
 
     /// Returns the owner of `shard` as far as this node knows, and the shard epoch; sent with every
@@ -133,7 +133,7 @@ enum AskerState {
 /// State of one coroutine slot of a remote node.
 #[derive(Debug, Default)]
 struct Session {
-    /// Attempts below this number are over.
+    /// Attempts below this number are over: a late request locks nothing (I40).
     watermark: u64,
     /// Locks of the attempt at the watermark.
     held: Vec<LockRequest>,
@@ -191,11 +191,12 @@ impl<H: LockHost> LockServer<H> {
         Ok(replies.finish(self.host.configuration_epoch()))
     }
 
-    /// Stops serving `incarnation`, which has been expelled (H4, H8).
+    /// Stops serving `incarnation`, which has been expelled (H4, H8): the incarnation is granted
+    /// nothing any more (I43).
     ///
-    /// Ends the waits of the incarnation's requests. Its locks stay until recovery has settled its
-    /// transactions and releases the locks through [`LockTable::holders_of`]; its ends are
-    /// acknowledged without effect.
+    /// Ends the waits of the incarnation's requests (I254). Its locks stay until recovery has
+    /// settled its transactions and releases the locks through [`LockTable::holders_of`]; its ends
+    /// are acknowledged without effect.
     pub fn refuse(&mut self, incarnation: Incarnation) {
         let state = peer(&mut self.peers, incarnation);
         if let AskerState::Member(sessions) = state {

@@ -72,7 +72,8 @@ impl Word {
     /// Free: without holders, available to every name.
     pub(crate) const FREE: Self = Self(0);
 
-    /// Returns the word of a slot with this counter; [`Counter::FREE`] clears the fingerprint too.
+    /// Returns the word of a slot with this counter; [`Counter::FREE`] clears the fingerprint too
+    /// (I38).
     #[inline]
     pub(crate) fn new(fingerprint: u64, counter: Counter) -> Self {
         match counter {

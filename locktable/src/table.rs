@@ -179,7 +179,8 @@ impl LockTable {
         self.lock_in(&mut records, place, txn, LockRequest { name, mode })
     }
 
-    /// [`Self::try_lock`] with the stripe of `place` already entered.
+    /// [`Self::try_lock`] with the stripe of `place` already entered. The decision and the change
+    /// of the slot rest on one load (I36).
     #[inline]
     fn lock_in(
         &self,
@@ -495,8 +496,9 @@ impl fmt::Debug for LockTable {
     }
 }
 
-/// Searches a bucket for a fingerprint, or else for a free slot. The bucket's stripe must be
-/// entered.
+/// Searches a bucket for a fingerprint, or else for a free slot. The whole bucket is searched
+/// before a free slot is returned, so a key never takes two slots (I35). The bucket's stripe must
+/// be entered.
 #[inline]
 fn find(slots: &[AtomicU64; SLOTS_PER_BUCKET], fingerprint: u64) -> Found {
     let words = slots.each_ref().map(|word| Word(word.load(Ordering::Relaxed)));
@@ -522,7 +524,7 @@ fn find(slots: &[AtomicU64; SLOTS_PER_BUCKET], fingerprint: u64) -> Found {
 /// Changes a slot. The slot's stripe must be entered.
 #[inline]
 fn store(slot: &AtomicU64, word: Word) {
-    // Release: all actions of the last holder happen before a thread sees the slot free.
+    // Release: all actions of the last holder happen before a thread sees the slot free (I47).
     slot.store(word.0, Ordering::Release);
 }
 

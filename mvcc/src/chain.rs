@@ -72,8 +72,8 @@ impl Link {
     }
 }
 
-/// Decodes the record of the version that `link` names, if still in its slot. `words` should be a
-/// whole slot.
+/// Decodes the record of the version that `link` names, if still in its slot; never the record of
+/// another version, however early the slot was reused (I58). `words` should be a whole slot.
 ///
 /// # Errors
 /// [`Reject`]: the version is gone for good.

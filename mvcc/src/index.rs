@@ -110,7 +110,7 @@ impl IndexShape {
     }
 
     /// Name of the lock of the row's home bucket, which covers the chain: the bucket's number in
-    /// place of a hash, in the row's own shard.
+    /// place of a hash, in the row's own shard (I26).
     #[inline]
     pub fn bucket_key(&self, key: Key) -> Key {
         self.bucket_name(key.shard(), self.home_number(key))

@@ -191,8 +191,8 @@ impl OracleClient {
         Self { core: Rc::new(core) }
     }
 
-    /// Asks `oracle` from now on, and ignores answers of other nodes, even to earlier requests.
-    /// Returns whether the oracle has changed.
+    /// Asks `oracle` from now on, and ignores answers of other nodes, even to earlier requests
+    /// (I132). Returns whether the oracle has changed.
     pub fn turn_to(&self, oracle: NodeId) -> bool {
         let core = &*self.core;
         let before = core.oracle.get();

@@ -180,6 +180,7 @@ impl SlabAllocator {
     }
 
     /// Takes a slot for an insert: a slot given for inserts, or else like [`Self::alloc_beyond`].
+    /// Slots given for inserts are not kept back (I218).
     #[inline]
     pub fn alloc_for_insert(
         &mut self,

@@ -163,7 +163,8 @@ impl VersionTableCache {
         true
     }
 
-    /// Replaces cell `index` of the row's CVT at `offset`, if the row is cached.
+    /// Replaces cell `index` of the row's CVT at `offset`, if the row is cached. A cached CVT with
+    /// another offset belongs to another row of the name, and stays unchanged (I324).
     ///
     /// # Panics
     /// If the CVT has no cell `index`.

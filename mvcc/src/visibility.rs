@@ -99,7 +99,7 @@ impl Newest {
 pub enum Visible {
     /// A value or deletion, provided that its record is accepted. A deletion that names a record
     /// must not be believed without the record; a deletion without a record is believed on the
-    /// terms of an absence ([`Visible::NotFound`]).
+    /// terms of an absence ([`Visible::NotFound`], I6).
     Version(Candidate),
     /// The row did not exist, provided that the CVT, read again after this READ completed, still
     /// has the same words, since an absence has no record as evidence.
@@ -133,7 +133,7 @@ pub struct LockedRow {
 
 /// Reads a CVT under the row's lock, in one pass: the newest committed version, and the cell that
 /// the holder of the write lock overwrites. The victim is a cell without a version, preferably with
-/// a record slot, or else the oldest version; never the newest.
+/// a record slot, or else the oldest version (I19); never the newest (I18).
 #[inline]
 pub fn locked(cvt: Cvt<'_>) -> LockedRow {
     let mut newest: Option<(usize, Timestamp, Cell)> = None;
@@ -177,6 +177,7 @@ pub fn locked(cvt: Cvt<'_>) -> LockedRow {
             }
         }
     }
+    // I4: an INVISIBLE cell leaves the row in doubt, so there is no victim to overwrite.
     if let Some(writer) = writer {
         return LockedRow { newest: Newest::InDoubt { writer }, victim: None };
     }
@@ -198,7 +199,8 @@ pub fn newest(cvt: Cvt<'_>) -> Newest {
 }
 
 /// Finds the version that a transaction without the row's lock sees at `snapshot`, drawn before the
-/// CVT was read. A version is visible iff it is at most the snapshot (H1).
+/// CVT was read. A version is visible iff it is at most the snapshot (H1). Without a visible
+/// version, the row was absent only if no version can have been overwritten (I7).
 #[inline]
 pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
     let Ok(mut scan) = Scan::of(cvt, snapshot) else { return Visible::Torn };
@@ -291,7 +293,7 @@ pub fn spare(cvt: Cvt<'_>) -> Option<Victim> {
             best = Some((time, index));
         }
     }
-    // Never a middle version: the versions in a CVT have no gaps.
+    // Never a middle version: the versions in a CVT have no gaps (I19).
     let best = best.filter(|(time, _)| *time < newest && *time <= oldest);
     best.map(|(time, index)| Victim {
         index,

@@ -2,7 +2,7 @@
 //!
 //! A worker owns the shards whose number is congruent to the worker's number, so workers share
 //! nothing. The worker places the rows of a shard in local bucket images, packs their records into
-//! slabs of its own, and writes both to all replicas in large WRITEs. Slabs are taken as in a
+//! slabs of its own, and writes both to all replicas (I17) in large WRITEs. Slabs are taken as in a
 //! transaction, so that later data fits behind them; slots left over in the last slabs go to the
 //! node ([`crate::space::slots`]).
 //!

@@ -169,8 +169,9 @@ impl Drop for ExpelOnLoss {
 /// Waits for work under way for up to `patience`: commits to be visible on all replicas, ends of
 /// remote locks to be acknowledged.
 ///
-/// Nothing is purged before the next transaction begins. Does not wait for returning memory nodes
-/// to be filled: filling may take long, and nothing reads a copy before it is whole.
+/// Nothing is purged or trimmed before a client's next transaction begins (I311). Does not wait for
+/// returning memory nodes to be filled: filling may take long, and nothing reads a copy before the
+/// copy is whole.
 pub(crate) async fn settle(coordinator: &Coordinator, patience: Duration) {
     coordinator.settled.set(true);
     let executor = &coordinator.executor;

@@ -76,7 +76,8 @@ pub(crate) fn keep(coordinator: &Rc<Coordinator>, now: &Membership) {
     });
 }
 
-/// Whether every live member has asked this node. The founder may serve without being asked.
+/// Whether every live member has asked this node, and so takes no timestamp of an earlier oracle
+/// any more (I130). The founder may serve without being asked.
 fn may_take_over(coordinator: &Coordinator, now: &Membership) -> bool {
     let (shared, oracle) = (&coordinator.shared, &coordinator.node.oracle);
     let mut places = now.live().filter_map(|member| shared.index_of(member.node));

@@ -121,7 +121,8 @@ impl Catalogue {
         serving.find(|table| table.spec().name == name).map(TableDef::id)
     }
 
-    /// Whether the table with this number is in use under this name, or was dropped.
+    /// Whether the table with this number is in use under this name, or was dropped. A repeated
+    /// request to drop the table affects no later table of the name (I335).
     pub(crate) fn finds_or_had(&self, name: &str, table: TableId) -> bool {
         self.tables.get(usize::from(table.0)).is_some_and(|state| match state {
             TableState::Serving(table) | TableState::Dropped(table) => table.spec().name == name,

@@ -22,7 +22,8 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// Returns the number of free slots left in reserve by this use.
+    /// Returns the number of free slots left in reserve by this use. Inserts leave the reserve to
+    /// updates (I204).
     #[inline]
     pub(crate) fn keeps_back(self, purpose: Purpose, bytes: u64) -> u64 {
         let all = self == Self::Update || purpose.slots != SlotKind::Record;

@@ -62,7 +62,7 @@ pub(crate) struct VersionTables {
 pub(crate) enum Cover {
     /// The row's lock, at least to read.
     Locked,
-    /// No lock, with the snapshot drawn already.
+    /// No lock, with the snapshot drawn already (I64).
     Unlocked,
 }
 
@@ -133,7 +133,7 @@ impl VersionTables {
         let (cache, _) = self.owned(name.key)?;
         let lock = LockName::row(table, name.key);
         let free = || broken(Rule::CachesYieldToWriters) || !self.locks.is_write_locked(&lock);
-        // Check the lock before the cache: see the module's documentation.
+        // Check the lock before the cache (I64): see the module's documentation.
         let believed = cover == Cover::Locked || free();
         if believed { cache.lookup(table, name, &mut words[HEADER_WORDS..]) } else { None }
     }
@@ -155,7 +155,7 @@ impl VersionTables {
         if held { Cover::Locked } else { Cover::Unlocked }
     }
 
-    /// Keeps a CVT that was read, unless possibly out of date.
+    /// Keeps a CVT that was read, unless possibly out of date (I63).
     #[inline]
     pub(crate) fn keep(
         &self,

@@ -223,7 +223,7 @@ impl Coordinator {
     }
 
     /// Ends the waits for locks of the shards, after this node has stopped granting them: the
-    /// waiting requests go to the receiver.
+    /// waiting requests go to the receiver (I254).
     fn end_waits(&self, shards: &[ShardId]) {
         if !broken(Rule::HandOversAnswerTheParked) {
             let moves = |_, name: &LockName| shards.contains(&name.shard());

@@ -354,7 +354,7 @@ impl Body {
     }
 
     /// Checks that every lock still has the owner and epoch of its grant, or is on a memory node
-    /// that has kept its memory (H4).
+    /// that has kept its memory (H4, I45).
     #[inline]
     pub(crate) fn check_locks(&self, coordinator: &Coordinator) -> Result<(), TxnError> {
         for lock in self.held.taken() {

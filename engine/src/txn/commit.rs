@@ -137,7 +137,8 @@ impl<'a> Commit<'a> {
         self.txn
     }
 
-    /// Carries out the steps of the module docs in order.
+    /// Carries out the steps of the module docs in order. After the last step no replica has an
+    /// INVISIBLE cell of the commit (I21).
     async fn carry_out(&self, body: &mut Body) -> Result<(), Fenced> {
         body.plan_commit(self.coordinator());
         self.write_invisible(body).await?;
@@ -290,7 +291,8 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Re-makes the connections of failed verbs, however long it takes.
+    /// Re-makes the connections of failed verbs, however long it takes. The verbs are repeated only
+    /// afterwards (I22).
     #[cold]
     async fn recover(&self, error: BatchError) -> Result<(), Fenced> {
         let coordinator = self.coordinator();
@@ -337,7 +339,8 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Past the deadline, tells the caller that the outcome is unknown; the commit goes on.
+    /// Past the deadline, tells the caller that the outcome is unknown; the commit goes on, so
+    /// "aborted" might be wrong (I23).
     #[cold]
     fn check_deadline(&self) {
         let coordinator = self.coordinator();

@@ -16,7 +16,8 @@
 //! A serializable transaction holds locks on the leaves that it has read. To insert or delete a key
 //! within a leaf's fences, present or not, a transaction must have locked the leaf to write. The
 //! result of a range, an absent key, and the end of a range therefore stay unchanged until the
-//! transaction ends. Transactions of other isolation levels read all nodes from one snapshot.
+//! transaction ends (I282). Transactions of other isolation levels read all nodes from one
+//! snapshot.
 //!
 //! # What it is not
 //! Fine-grained: two transactions that write different keys of one leaf conflict, and so do a

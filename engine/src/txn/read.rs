@@ -41,7 +41,7 @@ const MAX_REREADS: u32 = 64;
 /// Version of a row that a transaction reads.
 #[derive(Clone, Copy)]
 enum View {
-    /// The newest version of a locked row; a version newer than the limit is a conflict.
+    /// The newest version of a locked row; a version newer than the limit is a conflict (I10).
     Locked { limit: Timestamp },
     /// The newest version up to this timestamp; the row is not locked.
     Snapshot(Timestamp),
@@ -127,7 +127,8 @@ impl Body {
         Ok(())
     }
 
-    /// Lists the locks that the rows to execute need.
+    /// Lists the locks that the rows to execute need. A serializable transaction also locks
+    /// rows that are only read, among them absent rows (I25) and leaves of ranges (I282).
     fn list_locks(&mut self, mode: Mode) {
         self.wanted.clear();
         if mode == Mode::ReadOnly {
@@ -461,7 +462,7 @@ impl Body {
             View::Snapshot(snapshot) => snapshot,
         };
         match visible_at(cvt, snapshot) {
-            // A deletion without a record: only the CVT attests it.
+            // A deletion without a record: only the CVT attests it (I6).
             Visible::Version(version) if version.record == 0 => {
                 self.absent(coordinator, mode, fetch, cvt.words(), confirmed)
             }

@@ -7,7 +7,7 @@
 //! taken,
 //! - a displaced version is given up if no spare slot is free; a snapshot that needs the version
 //!   fails with `SnapshotTooOld`;
-//! - a deletion leaves no record if its cell has no slot;
+//! - a deletion leaves no record if its cell has no slot (I200);
 //! - an update waits for a while: rows updated earlier give up their older slots
 //!   ([`crate::upkeep::trim`]), and deleted rows are purged;
 //! - an insert fails.

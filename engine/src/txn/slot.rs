@@ -271,7 +271,8 @@ impl Slot {
         self.release(body);
     }
 
-    /// Waits until the driver is idle, or works for a transaction that is still alive.
+    /// Waits until the driver is idle, or works for a transaction that is still alive. The next
+    /// attempt of the slot begins afterwards: all writes of earlier attempts are visible (I42).
     pub(crate) async fn idle(&self) {
         std::future::poll_fn(|_| match self.errand.get() {
             Errand::Asked(Operation::Commit) | Errand::Running(Operation::Commit) => Poll::Pending,
@@ -414,8 +415,8 @@ impl Slot {
         self.errand.set(Errand::Idle);
     }
 
-    /// Driver only: ends `txn` after the node was expelled. Recovery decides the outcome, and this
-    /// node begins nothing more.
+    /// Driver only: ends `txn` after the node was expelled. Recovery decides the outcome, which is
+    /// unknown here (I23), and this node begins nothing more.
     pub(crate) fn expelled(&self, txn: TxnId) {
         self.decide(txn, Err(TxnError::Unknown(txn)));
         self.coordinator.node.expel();

@@ -87,7 +87,7 @@ impl Session {
 
     /// Takes the slots of older versions from these rows; all or none. A row written since the
     /// note, whose older version a snapshot at or after the `horizon` may need, is noted again
-    /// instead.
+    /// instead (I216).
     async fn trim(&mut self, due: &[Noted], horizon: Timestamp) -> Result<(), TxnError> {
         let room = usize::from(self.coordinator().shared.log.max_writes());
         debug_assert!(due.len() <= room, "I12: a trim fits a log entry");

@@ -16,7 +16,7 @@
 //! copies publishes the round in a word that the fencer can read. The lane stores the word, then
 //! loads the epoch; the fencer stores the epoch, then loads the word; every access is sequentially
 //! consistent. So the fencer sees the round and waits for its end, or the round sees the epoch and
-//! refuses (H2).
+//! refuses (H2, I30).
 
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
@@ -70,7 +70,8 @@ impl Region {
     }
 
     /// Finds and prefetches the words that a verb at byte `offset` moves; `None` if the verb is
-    /// refused. A read-only mapping refuses every verb but READs.
+    /// refused, before any memory is touched (I31). A read-only mapping refuses every verb but
+    /// READs.
     #[inline(always)]
     fn words(&self, offset: u64, bytes: usize, kind: VerbKind) -> Option<Words<'_>> {
         let aligned = offset.is_multiple_of(WORD_BYTES as u64);
@@ -242,7 +243,8 @@ impl<T: Targets> Initiator<T> {
         }
     }
 
-    /// Finds and prefetches the words that a verb moves. A refusal breaks the connection.
+    /// Finds and prefetches the words that a verb moves. A refusal breaks the connection: later
+    /// verbs are refused as well (I32).
     #[inline(always)]
     fn find(&self, addr: RemoteAddr, bytes: usize, kind: VerbKind) -> Result<Words<'_>, VerbError> {
         if let Some(connection) = self.connections.get(usize::from(addr.node().0))

@@ -11,7 +11,7 @@
 //! # Why the orderings are what they are
 //! Several threads (initiators on the `local` and `shm` back ends, the target on `tcp`) read and
 //! write one region concurrently, without locks. Every access goes through [`AtomicU64`], so data
-//! races are impossible, and an aligned word never tears. Loads are `Acquire` and stores are
+//! races are impossible, and an aligned word never tears (I28). Loads are `Acquire` and stores are
 //! `Release`; on x86-64 both compile to plain moves. The layers above rely on two guarantees:
 //!
 //! * a reader that sees a word of a verb also sees every verb that the writer completed earlier, so
@@ -20,7 +20,7 @@
 //!   were current at one moment. If a writer stopped half-way, the snapshot mixes new and old
 //!   words; the contract says "any words, in any order" (H14), and readers check.
 //!
-//! Read-modify-writes are `AcqRel`: operations on one word are ordered.
+//! Read-modify-writes are `AcqRel`: operations on one word are ordered (I28).
 //!
 //! # Memory shared with other processes
 //! The guarantees hold across processes as well: eight-byte atomics are lock-free, so they act on

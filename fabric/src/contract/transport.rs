@@ -44,7 +44,7 @@ pub trait Transport {
     fn capabilities(&self) -> Capabilities;
 
     /// Starts a batch: one doorbell per connection. Verbs to one node take effect in order, also
-    /// across batches; the order between nodes is undefined.
+    /// across batches (I29); the order between nodes is undefined.
     fn post(&mut self, token: Token, work: Box<Work>);
 
     /// Closes the connection to `node` and makes a new connection; completes once verbs of the old

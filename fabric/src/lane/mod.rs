@@ -100,7 +100,7 @@ enum Stage {
     Free,
     InFlight,
     Awaited,
-    /// The future was dropped; the buffers return to the pool on completion.
+    /// The future was dropped; the buffers return to the pool on completion (I33).
     Abandoned,
     Done,
 }

@@ -129,7 +129,7 @@ struct Call {
 /// Sends the reply to one request, now or later. If the responder is dropped unused, the caller
 /// times out.
 ///
-/// A responder does not keep the lane alive: a handler, which ends with the lane, may store
+/// A responder does not keep the lane alive (I169): a handler, which ends with the lane, may store
 /// responders for later replies.
 pub struct Responder {
     core: Weak<Core>,

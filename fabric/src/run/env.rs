@@ -2,7 +2,8 @@
 //!
 //! Real back ends run on [`Env::real`]; a simulated cluster brings its own [`Clock`] and runs the
 //! same code on virtual time. `clippy.toml` bans the standard library's clocks, sleeps and thread
-//! spawns outside of this module, so time and randomness cannot affect behaviour in any other way.
+//! spawns outside of this module, so time and randomness cannot affect behaviour in any other way
+//! (I34).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;

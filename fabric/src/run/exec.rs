@@ -576,7 +576,7 @@ impl Drop for Executor {
     fn drop(&mut self) {
         let core = &*self.handle.core;
         // With no free slots, tasks spawned during the drops get slots at the end, and are dropped
-        // as well.
+        // as well (I169).
         core.tasks.borrow_mut().free.clear();
         let mut next = 0;
         while next < core.tasks.borrow().slots.len() {

@@ -31,8 +31,8 @@ impl<S: LockSystem> Client<S> {
     /// informs the holders. The future returns when the holders have released their locks.
     ///
     /// When the future has returned on all lanes of all members, also with `Unavailable`, the node
-    /// may be used again with zeroed memory. The node has to refuse the nodes that were expelled
-    /// before.
+    /// may be used again with zeroed memory, and not earlier (I299). The node has to refuse the
+    /// nodes that were expelled before.
     ///
     /// # Errors
     /// [`NotHeld::Unavailable`] if the memory node does not answer. Verbs posted before may still

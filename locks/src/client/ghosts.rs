@@ -52,7 +52,7 @@ impl<S: LockSystem> Ghosts<S> {
     }
 }
 
-/// Drives on a use without a waiting user.
+/// Drives on a use without a waiting user, so that its place in a queue takes its turn (I296).
 pub(super) fn linger<S: LockSystem>(core: Rc<Core<S>>, mut run: Box<Run<S>>, acquires: bool) {
     if acquires && broken(Rule::GhostsTakeTheirTurns) {
         return core.free(run.slot, run.at);

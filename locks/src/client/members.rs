@@ -138,8 +138,8 @@ impl<S: LockSystem> Core<S> {
         self.note_interruptions();
     }
 
-    /// Shuts a lock: the lane adds nothing until a reset. With `generation`, the lock is shut in
-    /// that generation; otherwise, while its head is marked.
+    /// Shuts a lock: the lane adds nothing until a reset (I302). With `generation`, the lock is
+    /// shut in that generation; otherwise, while its head is marked.
     pub(super) fn shut(&self, at: RemoteAddr, generation: Option<u64>) {
         let shut = &mut *self.shut.borrow_mut();
         let known = shut.entry(at).or_default();

@@ -4,7 +4,7 @@
 //! A notice may be lost, late, or come twice, and slots are reused. Only the addressed use
 //! ([`Peer`]) takes a notice in, once; a wrong receiver acknowledges and drops the notice. Where
 //! locks are reset, a notice is sent again until it is acknowledged, until the sending use no
-//! longer needs it, or until the lock is reset: then nobody waits for the notice.
+//! longer needs it, or until the lock is reset: then nobody waits for the notice (I298).
 //!
 //! Where turns are told once ([`LockSystem::TELLS_ONCE`]), the number of a use is the number of its
 //! turn, which is in the words of the lock: notices are neither acknowledged nor sent again.

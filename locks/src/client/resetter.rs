@@ -162,7 +162,7 @@ impl<S: LockSystem> Reset<S> {
         }
     }
 
-    /// Returns when each lane of the members has answered, or its node is settled.
+    /// Returns when each lane of the members has answered, or its node is settled (I294).
     async fn ask(&self, members: Vec<Member>, generation: u64) -> Result<(), GivenUp> {
         let core = &*self.core;
         let lanes = |member: Member| (0..member.lanes).map(move |lane| (member, LaneId(lane)));
@@ -238,8 +238,8 @@ impl<S: LockSystem> Reset<S> {
         }
     }
 
-    /// Writes zeroes over the entries, with as many tries as needed: the entries are not in use
-    /// while the head is marked and all members have answered.
+    /// Writes zeroes over the entries before the head is free (I302), with as many tries as needed:
+    /// the entries are not in use while the head is marked and all members have answered.
     async fn clear(&self) -> Result<(), GivenUp> {
         let (core, entries) = (&self.core, self.core.system.entries() as usize);
         loop {

@@ -171,7 +171,8 @@ pub enum Step {
     /// As [`Step::Barred`], for a lock that has to be reset first, because it has no room for what
     /// the use has added in this generation. For a leaving use: the use has ended.
     Full(u64),
-    /// Nobody can know what the use has added: a reset has to erase it.
+    /// Nobody can know what the use has added: a reset has to erase it. The verb is not repeated
+    /// (I295).
     Doubt,
     /// The use has ended, and has left nothing in the word, except after [`NotHeld::Unavailable`].
     Gone(Result<(), NotHeld>),

@@ -12,7 +12,8 @@
 //! As published, a waiter that sees no counter move for two lease terms sets the counters past
 //! itself (DSLR §4.7): the waiter takes the lock from a holder that may only be slow. The slow
 //! holder compares its ticket on release, too late for the data already written. Fenced, a lock has
-//! no lease, and a lost holder's tickets go with a reset (`crate::reset`).
+//! no lease, and a lost holder's tickets go with a reset (`crate::reset`): every ticket is served,
+//! taken back or erased (I297).
 //!
 //! Where the paper is silent or wrong: a reader's ticket is skipped only by writers (Algorithm 2,
 //! line 3, fails the ticket as soon as a reader behind it has left). A skipping reader increments

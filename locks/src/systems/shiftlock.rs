@@ -22,13 +22,13 @@
 //! The last writer in the queue *sets* the count of releases, to one more than the count of its
 //! hand-over. If a hand-over preceded the atomic that counts the release, the atomic might land
 //! after the count was set: the count would be too large by one, and a writer that waits for
-//! readers would take the lock while a reader still has it. The paper does not say that the answer
-//! is awaited.
+//! readers would take the lock while a reader still has it (I301). The paper does not say that the
+//! answer is awaited.
 //!
 //! # Readers that give up
 //! A reader takes back its count only in the epoch that it has found, by a swap of the whole word.
 //! In another epoch the reader has been admitted, and releases the lock. If the reader took back
-//! its count before looking, a late release might let a writer in beside a reader.
+//! its count before looking, a late release might let a writer in beside a reader (I301).
 //!
 //! # Names that are used again
 //! The hand-over names the number of the successor's enqueue, which the successor has sent. The

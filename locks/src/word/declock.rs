@@ -85,8 +85,8 @@ impl QueueHeader {
 pub enum Arrived {
     /// The lock is being reset.
     Resetting,
-    /// The queue is full, or its indexes are used up. The request's addition stays in the header
-    /// until a reset.
+    /// The queue is full, or its indexes are used up. The request writes no entry, and its addition
+    /// stays in the header until a reset (I302).
     Full,
     /// The request holds the lock at once.
     Held,
@@ -251,7 +251,8 @@ impl DeclockFields {
         (self.lap(index) + 1) as u16
     }
 
-    /// Returns the number of a turn among the turns of a lock: generation and index.
+    /// Returns the number of a turn among the turns of a lock: generation and index. A notice
+    /// counts for this turn only (I300).
     pub const fn turn(self, generation: u64, index: u64) -> u64 {
         generation << self.head_bits() | index
     }
@@ -265,7 +266,8 @@ impl DeclockFields {
             | who as u64
     }
 
-    /// Returns the age of the word found in the entry of an index.
+    /// Returns the age of the word found in the entry of an index: an entry counts only for the
+    /// request of its lap and place (I302).
     pub fn age(self, word: u64, index: u64) -> Age {
         let version = (word >> VERSION_SHIFT) as u16;
         let expected = self.version(index);
@@ -320,7 +322,8 @@ impl DeclockFields {
         earliest
     }
 
-    /// Returns whether the waiter with `index` has the lock, in the generation of the header.
+    /// Returns whether the waiter with `index` has the lock, in the generation of the header. Only
+    /// the words decide (I300).
     ///
     /// A writer has the lock once every earlier request has left. A reader has the lock once as
     /// many requests have left as came before the reader: later readers cannot be among the

@@ -125,7 +125,7 @@ impl LocalWait {
 }
 
 /// Place in a queue of the local table. Dropping it leaves the queue, and releases the lock if
-/// granted meanwhile.
+/// granted meanwhile (I253).
 struct QueuePlace<'a> {
     table: &'a LockTable,
     txn: TxnId,

@@ -111,7 +111,8 @@ impl Session {
         (answer != LockAnswer::Waiting).then_some((from, question, answer))
     }
 
-    /// Ends the wait of the session's request; releases the awaited lock if granted meanwhile.
+    /// Ends the wait of the session's request; releases the awaited lock if granted meanwhile
+    /// (I253).
     pub(super) fn stop_waiting(&mut self, table: &LockTable) {
         let Some(parked) = self.parked.take() else { return };
         let (txn, name) = (parked.question.txn, parked.locks[parked.next].request.name);

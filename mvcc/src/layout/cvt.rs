@@ -46,7 +46,7 @@ pub const HEADER_WORDS: usize = 3;
 /// Number of words of a cell.
 pub const CELL_WORDS: usize = 3;
 /// Smallest number of cells: with a single one, the newest committed version would have to be
-/// overwritten before its successor commits, and an abort could not bring it back.
+/// overwritten before its successor commits, and an abort could not bring it back (I18).
 pub const MIN_CELLS: usize = 2;
 /// Largest number of cells.
 pub const MAX_CELLS: usize = 8;
@@ -291,7 +291,7 @@ impl Cell {
     ///
     /// # Panics
     /// If `record` is 0 and the version is a value, or the cell names a slot: the writer forgot to
-    /// reserve memory, or a reader could apply the deletion to the displaced version.
+    /// reserve memory, or a reader could apply the deletion to the displaced version (I200).
     #[inline]
     #[must_use]
     pub fn taken_by(self, writer: TxnId, contents: Contents, record: u64) -> Self {

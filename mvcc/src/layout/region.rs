@@ -132,7 +132,7 @@ impl RegionLayout {
         self.bytes / SLAB_BYTES * SLAB_BYTES
     }
 
-    /// Number of slabs that only [overflow buckets](SlabKind::Overflow) may take.
+    /// Number of slabs that only [overflow buckets](SlabKind::Overflow) may take (I359).
     ///
     /// A new row in a full region can reuse the record slot of a deleted row, but its name may
     /// belong to a full bucket of the index. The reserve is a thirty-second of the slabs, rounded

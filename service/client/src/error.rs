@@ -51,7 +51,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Returns the effect of the failed request.
+    /// Returns the effect of the failed request: a certain effect, or [`Effect::Unknown`] (I193).
     pub const fn effect(&self) -> Effect {
         match self {
             Self::Failed(failure) => failure.effect(),

@@ -56,7 +56,8 @@ pub(crate) enum Next {
 pub(crate) struct Tries {
     repetition: Repetition,
     /// Whether a try may have taken effect, or may yet do so: the node may carry the request out
-    /// after another node has refused the next try. From then on only the call's record is certain.
+    /// after another node has refused the next try. From then on only the call's record is certain
+    /// (I193).
     doubtful: bool,
 }
 

@@ -231,7 +231,7 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 }
             }
         }
-        // Yields to other tasks while the peer has this much to say.
+        // Yields to other tasks while the peer has this much to say (I191).
         cx.waker().wake_by_ref();
         Poll::Pending
     }

@@ -153,7 +153,8 @@ pub struct RequiredShape {
 }
 
 impl CallRecords {
-    /// Returns the settings with the shape of the table `found`.
+    /// Returns the settings with the shape of the table `found`. All servers derive a call's row
+    /// from this shape (I334).
     ///
     /// # Errors
     /// [`StartError::CallRecords`]: the table does not have the required shape.

@@ -1,6 +1,6 @@
 //! An interactive transaction: a job that stays in one coroutine slot for as long as the client
 //! takes, within a limit. The transaction ends with its commit, an error, the limit, or the
-//! client's connection; in each case its locks are released.
+//! client's connection; in each case its locks are released (I82).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,7 @@
 //!
 //! A scan ends at the client's request, with a failure, with one of its limits ([`Limits::scan`]
 //! for the whole scan, [`Limits::scan_pause`] for the client between two pages) or with the
-//! client's connection; then the snapshot is released. Every request names the cursor of the
+//! client's connection; then the snapshot is released (I82). Every request names the cursor of the
 //! previous page, so a request whose answer was lost may be repeated. Pages are small, and reading
 //! a page yields to the coordinator's other work at every batch.
 

@@ -27,12 +27,12 @@ impl Peer {
         Self { outbox, in_flight: AtomicUsize::new(0), share }
     }
 
-    /// Whether the connection holds few enough bytes for the server to read more.
+    /// Whether the connection holds few enough bytes for the server to read more (I190).
     pub(crate) fn may_ask(&self) -> bool {
         self.outbox.held() < self.allowance()
     }
 
-    /// Whether the client has taken enough answers for a further answer to be made.
+    /// Whether the client has taken enough answers for a further answer to be made (I190).
     pub(crate) fn may_be_answered(&self) -> bool {
         self.outbox.unsent() < self.allowance()
     }
@@ -51,8 +51,8 @@ impl Peer {
     }
 }
 
-/// The duty to answer one request. A dropped ticket answers with the certain outcome: nothing was
-/// done or, if the commit had begun, the outcome is unknown.
+/// The duty to answer one request, once. A dropped ticket answers with the certain outcome: nothing
+/// was done or, if the commit had begun, the outcome is unknown (I81).
 #[derive(Debug)]
 pub(crate) struct Ticket {
     peer: Arc<Peer>,

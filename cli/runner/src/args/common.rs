@@ -52,8 +52,10 @@ pub struct CommonArgs {
     /// [default: cx3-56g].
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
+    /// Use of RDMA devices.
     #[command(flatten)]
     pub rdma: RdmaArgs,
+    /// The engine under test.
     #[command(flatten)]
     pub engine: EngineArgs,
     /// Description of a running cluster, which applications drive through the client library; sizes

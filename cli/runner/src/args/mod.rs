@@ -34,10 +34,12 @@ pub struct HostArgs {
 /// A benchmark of transactions.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
+    /// The workload, and its flags.
     #[command(subcommand)]
     pub workload: WorkloadArgs,
 }
 
+/// A workload, and its flags.
 #[derive(Clone, Debug, Subcommand)]
 pub enum WorkloadArgs {
     /// One table of 8-byte keys and 40-byte values; transactions read or update one record.

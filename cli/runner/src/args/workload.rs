@@ -35,6 +35,7 @@ pub struct KvsArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = secs)]
     #[arg(requires = "hot_shards")]
     pub jump: f64,
+    /// Flags common to all workloads.
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -53,6 +54,7 @@ pub struct SmallbankArgs {
     /// Share of transactions that go to the hot set.
     #[arg(long, value_name = "RATIO", default_value_t = 0.9, value_parser = ratio)]
     pub hot_ratio: f64,
+    /// Flags common to all workloads.
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -65,6 +67,7 @@ pub struct TatpArgs {
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=Tatp::MAX_SUBSCRIBERS))]
     pub subscribers: u64,
+    /// Flags common to all workloads.
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -92,6 +95,7 @@ pub struct TpccArgs {
     /// ordered tables, instead of rows that lead to them.
     #[arg(long)]
     pub ordered: bool,
+    /// Flags common to all workloads.
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -120,6 +124,7 @@ pub struct YcsbArgs {
     /// Keeps the records in an ordered table, as mix e always does.
     #[arg(long)]
     pub ordered: bool,
+    /// Flags common to all workloads.
     #[command(flatten)]
     pub common: CommonArgs,
 }

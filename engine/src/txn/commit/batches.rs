@@ -199,6 +199,7 @@ impl Body {
     }
 
     /// Adds the log entry, records and cells of this version, in this order per memory node (H12).
+    /// Every write goes to all members of its group, so replicas hold the same bytes (I17).
     #[inline]
     pub(super) fn add_data(
         &mut self,

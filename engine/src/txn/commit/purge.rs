@@ -45,6 +45,7 @@ impl Commit<'_> {
         coordinator.locks.release(&mut body.held);
         point!(coordinator.node.id.0, PurgeReleased);
         coordinator.lane.mark_errand();
+        // I242: from here on inserts may use the slots, also at other nodes.
         for (index, slot) in body.freed.drain(..) {
             let row = &body.rows[index];
             if row.change == Change::Purge {

@@ -51,8 +51,9 @@ impl OrderedTable<'_> {
 
     /// Searches from the root, by nodes that this transaction reads.
     ///
-    /// The target node is opened with its final access at once. If several transactions first
-    /// locked the node to read and then to write, each would refuse the second lock to the others.
+    /// The target node is opened with its final access at once (I314). If several transactions
+    /// first locked the node to read and then to write, each would refuse the second lock to the
+    /// others.
     async fn search(
         &mut self,
         place: Seek<'_>,

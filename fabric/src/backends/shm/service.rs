@@ -299,7 +299,8 @@ impl Service {
     }
 
     /// Raises the fence and waits until every lane of the expelled node was seen outside a round of
-    /// copies, or the lane's process was seen to have ended.
+    /// copies, or the lane's process was seen to have ended: then no verb of an earlier epoch takes
+    /// effect any more (I30).
     fn fence(&self, expelled: NodeId, epoch: Epoch) -> Result<(), HostRefusal> {
         if expelled.0 >= self.nodes {
             return Err(HostRefusal::OtherCluster);

@@ -171,8 +171,8 @@ pub(super) enum Numbered {
     Gap,
 }
 
-/// Classifies a number by the sender's last number. Returns the classification and the new last
-/// number.
+/// Classifies a number by the sender's last number, so that each packet of a sender is decided on
+/// once, in order (I360). Returns the classification and the new last number.
 pub(super) const fn arrival(numbering: Numbering, last: u64, sequence: u64) -> (Numbered, u64) {
     match numbering {
         Numbering::Ignored => (Numbered::New, last),

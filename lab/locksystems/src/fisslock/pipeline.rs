@@ -161,7 +161,7 @@ impl Pipeline {
         usize::from(origin.machine) * usize::from(self.channels) + usize::from(origin.channel)
     }
 
-    /// Order stage.
+    /// Order stage (I360).
     fn order(&mut self, packet: &Packet) -> Numbered {
         let numbering = match broken(Rule::SwitchesCountPackets) {
             true => Numbering::Ignored,
@@ -255,7 +255,7 @@ impl Pipeline {
         new.unwrap_or(old)
     }
 
-    /// Record stage: writes a new decision, or reads the decision of a repeated packet.
+    /// Record stage: writes a new decision, or reads the decision of a repeated packet (I360).
     fn record(&mut self, packet: &Packet, new: Option<(Decision, u8)>) -> Option<(Decision, u8)> {
         let window = WINDOW as usize;
         let at = self.origin(packet.origin) * window + packet.sequence as usize % window;

@@ -236,7 +236,8 @@ impl<S: LockSystem> Inner<S> {
         });
     }
 
-    /// Checks whether a remote writer waits for a lock that readers of this node hold.
+    /// Checks whether a remote writer waits for a lock that readers of this node hold; then no
+    /// further reader joins (I308).
     pub(super) fn look(this: &Rc<Self>, at: RemoteAddr) {
         let inner = Rc::clone(this);
         this.client.executor().spawn(async move {
@@ -259,7 +260,7 @@ impl<S: LockSystem> Inner<S> {
     }
 
     /// Gives up locks on other lanes' orders, and closes locks that are being reset or whose memory
-    /// node was abandoned.
+    /// node was abandoned (I307).
     pub(super) fn keep(this: &Rc<Self>, waker: &Waker) {
         for key in this.table.orders(this.lane, waker) {
             let hold = this.holds.borrow_mut().take(key);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! While the lock is asked for, held or given up, the node has one request at the memory node, and
-//! further clients wait locally. The request belongs to the node: if the asking client gives up,
-//! the lock goes to the next waiter of its mode.
+//! further clients wait locally (I305). The request belongs to the node: if the asking client gives
+//! up, the lock goes to the next waiter of its mode.
 
 use std::task::Waker;
 
@@ -21,7 +21,7 @@ use lotus_sabotage::{Rule, broken};
 
 use super::policy::{Policy, Share, Situation, Wish};
 
-/// Number of joining readers between two checks for a waiting remote writer.
+/// Number of joining readers between two checks for a waiting remote writer (I308).
 const JOINS: u32 = 16;
 /// Time after which a joining reader checks anyhow.
 const LOOK: std::time::Duration = std::time::Duration::from_micros(20);
@@ -231,7 +231,8 @@ impl LocalLock {
     }
 
     /// Handles that the asking client gives up. Returns whether the request goes on nevertheless:
-    /// for another waiter of the same mode, or because the request cannot leave its queue place.
+    /// for another waiter of the same mode, or because the request cannot leave its queue place
+    /// (I306).
     pub(super) fn desert(&mut self, policy: Policy, can_leave: bool) -> (bool, Sequel) {
         self.asker = None;
         let NodeState::Asking(mode) = self.state else { return (true, Sequel::default()) };
@@ -320,6 +321,7 @@ impl LocalLock {
         self.holders = self.holders.saturating_sub(1);
         let mut outcome = Sequel::default();
         let NodeState::Held(mode, home) = self.state else {
+            // I305: clients hold a lock only while their node does.
             assert!(is_broken, "a node has the lock of its clients");
             return outcome;
         };
@@ -359,7 +361,7 @@ impl LocalLock {
         outcome
     }
 
-    /// Lets no more readers join, and gives the lock up when its holders have left.
+    /// Lets no more readers join, and gives the lock up when its holders have left (I307).
     pub(super) const fn close(&mut self) {
         if matches!(self.state, NodeState::Held(..)) {
             self.is_closed = true;

@@ -6,7 +6,7 @@
 //!
 //! The tail is a [`Waiter`]'s number; 0 if no client holds the lock. Waiter names are reused. The
 //! word therefore also has the low half of the tail's request number, by which the next waiter can
-//! say which use of the name it has queued behind.
+//! say which use of the name it has queued behind (I298).
 
 use lotus_locks::word::Head;
 

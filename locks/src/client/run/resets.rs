@@ -92,7 +92,8 @@ impl<S: LockSystem> Run<S> {
         }
     }
 
-    /// Waits for the end of a reset that this use was told of, after an atomic without an answer.
+    /// Waits for the end of a reset that this use was told of, after an atomic without an answer
+    /// (I295).
     pub(super) async fn doubt(&mut self, core: &Rc<Core<S>>, before: u32) -> Option<Turn> {
         loop {
             if self.is_abandoned(core) {

@@ -43,7 +43,8 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Whether the peer has kept up since `self`, taken at the beginning of the interval.
+    /// Whether the peer has kept up since `self`, taken at the beginning of the interval. A slower
+    /// peer is closed (I192).
     pub(super) fn keeps_up(self, now: Self, least: usize) -> bool {
         let due = self.owed.min(least) as u64;
         now.owed == 0 || now.moved - self.moved >= due

@@ -145,7 +145,7 @@ impl AgentPool {
     }
 
     /// Handles the grant of a lock whose agent is elsewhere. A task that no longer wants the lock
-    /// answers by RELEASE, once.
+    /// answers by RELEASE, once (I312).
     fn granted_elsewhere(
         &mut self,
         lock: u32,

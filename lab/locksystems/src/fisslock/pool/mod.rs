@@ -172,8 +172,9 @@ impl AgentPool {
         self.homes.is_home(self.machine, lock)
     }
 
-    /// Requests a lock for a task that neither holds the lock nor waits for it. On the agent's
-    /// machine, the agent decides without the switch.
+    /// Requests a lock for a task that neither holds the lock nor waits for it. The request has a
+    /// nonce of its own, which the grant echoes (I312). On the agent's machine, the agent decides
+    /// without the switch.
     pub fn acquire(&mut self, lock: u32, task: u32, mode: Mode, now: u64, out: &mut Effects) {
         let nonces = self.rules.nonces && !broken(Rule::GrantsEchoNonces);
         let nonce = if nonces { self.nonce.wrapping_add(1) } else { 0 };
