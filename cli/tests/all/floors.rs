@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tidy::{Source, sources};
 
 /// The folders of each crate that has floors, the top floor first. A single file may be one.
-const FLOORS: [(&str, &[&str]); 10] = [
+const FLOORS: [(&str, &[&str]); 12] = [
     ("fabric", &["conformance", "backends", "rpc", "lane", "run", "contract"]),
     (
         "engine",
@@ -49,10 +49,12 @@ const FLOORS: [(&str, &[&str]); 10] = [
     (
         "cli",
         &[
-            "fuzzing", "cluster", "figures", "top", "chaos", "bench", "sim", "check", "operate",
-            "apps", "host", "config", "args", "show",
+            "fuzzing", "cluster", "top", "chaos", "bench", "check", "operate", "apps", "config",
+            "args",
         ],
     ),
+    ("cli/runner", &["bench", "applications", "args", "host", "show"]),
+    ("lab/cli", &["figures", "bench", "sim", "args"]),
     (
         "service/node",
         &[

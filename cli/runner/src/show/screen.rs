@@ -36,7 +36,6 @@ pub fn show(text: &str, data: &[&Option<Output>]) -> io::Result<()> {
 }
 
 /// Prints to standard output.
-#[cfg(feature = "tcp")]
 pub fn say(what: &str) -> Result<Verdict, String> {
     let written = StandardOutput.write_all(what.as_bytes());
     written.map_err(|error| format!("cannot write: {error}"))?;
@@ -44,19 +43,18 @@ pub fn say(what: &str) -> Result<Verdict, String> {
 }
 
 /// Reports on the standard error why a command has failed, in one sentence.
-#[cfg(feature = "tcp")]
 pub fn complain(why: &str) -> Verdict {
     // A closed standard error is ignored.
     let _ = writeln!(io::stderr(), "error: {}", printable(why));
     Verdict::Unsound
 }
 
-#[cfg(feature = "tcp")]
+/// The value as `show` writes it; a dash for none.
 pub fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
 
-#[cfg(feature = "tcp")]
+/// A share as a percentage with one digit.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
