@@ -13,7 +13,6 @@ use crate::chaos;
 use crate::config::{self, load::Load};
 use crate::operate::consent::Others;
 use crate::operate::{commands, ranges, rows, shards, status};
-use lotus_runner::show::Verdict;
 use lotus_node::Node;
 use lotus_node::agree::seat::Silent;
 use lotus_node::command_line::{ClusterPlace, NodeCommand};
@@ -21,6 +20,7 @@ use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::config::namespaces::Namespaces;
 use lotus_node::requests::operator::Switch;
+use lotus_runner::show::Verdict;
 
 /// `lotus cluster`.
 ///

@@ -218,7 +218,8 @@ impl<'t> Profile<'t> {
         shares
     }
 
-    /// The layer of a source file: the folder of its crate; `None` for files outside of the workspace.
+    /// The layer of a source file: the folder of its crate; `None` for files outside of the
+    /// workspace.
     fn layer(&self, file: &'t str) -> Option<&'t str> {
         let file = Path::new(file).strip_prefix(self.workspace?).ok()?.to_str()?;
         if file.starts_with(SIMULATED) {

@@ -1,5 +1,5 @@
-//! One benchmark of transactions, from its flags to a report, and the screens of a program: the code
-//! that the programs `lotus` and `lotus-lab` share.
+//! One benchmark of transactions, from its flags to a report, and the screens of a program: the
+//! code that the programs `lotus` and `lotus-lab` share.
 //!
 //! A program chooses where a workload runs ([`bench::Place`]): on a cluster of the benchmark's own
 //! ([`bench::deploy::OwnCluster`]), a running cluster (`lotus bench --cluster`), or another engine

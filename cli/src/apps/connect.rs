@@ -5,10 +5,10 @@ use lotus_benchmarks::workload::Workload;
 use lotus_client::{Client, Config};
 use lotus_fabric::ids::TableId;
 
-use lotus_runner::applications::load::failed;
 use crate::config::shape;
 use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::host::sockets::local_address;
+use lotus_runner::applications::load::failed;
 
 /// Sets the table ids of a workload; returns the ids with the tables' names.
 ///

@@ -12,11 +12,11 @@ use lotus_benchmarks::lotus::Embedded;
 use lotus_benchmarks::workload::Workload;
 use serde::{Deserialize, Serialize};
 
-use lotus_runner::applications::load::{AbortCounts, Aborts};
 use lotus_node::agree::look::Look;
 use lotus_node::agree::mailbox::{Mailbox, may_take_part};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::NodeName;
+use lotus_runner::applications::load::{AbortCounts, Aborts};
 
 /// Time limit for an audit by one node.
 const AUDITING: Duration = Duration::from_secs(600);

@@ -12,9 +12,9 @@ use tracing::info;
 
 use super::errands::{self, Errands};
 use super::ledger::{self, Ledger};
-use lotus_runner::applications::load::{Aborts, registry};
 use crate::config::load::{Load, Use};
 use crate::config::shape;
+use lotus_runner::applications::load::{Aborts, registry};
 
 /// A workload as an application of a cluster; without a workload, clients find no stored
 /// transactions.

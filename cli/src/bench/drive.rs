@@ -29,9 +29,6 @@ use lotus_recovery::membership;
 use crate::apps::connect::{attach, connect};
 use crate::apps::errands::{self, Counted, Done, Errand};
 use crate::apps::ledger::{self, Ledger};
-use lotus_runner::applications::load::{self, Generated, Ids, failed};
-use lotus_runner::args::{BenchArgs, WorkloadArgs};
-use lotus_runner::bench::Place;
 use crate::config::load::{Load, SEED};
 use crate::operate::status::memory_left;
 use lotus_node::agree::records::{Record, Stage};
@@ -42,6 +39,9 @@ use lotus_node::host::polling::wait_until;
 use lotus_node::host::processes::Process;
 use lotus_node::requests::copier::serving;
 use lotus_node::requests::operator::{self, silent_memory};
+use lotus_runner::applications::load::{self, Generated, Ids, failed};
+use lotus_runner::args::{BenchArgs, WorkloadArgs};
+use lotus_runner::bench::Place;
 
 /// Time limit for a node to settle and count.
 const COUNTING: Duration = Duration::from_secs(30);

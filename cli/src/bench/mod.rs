@@ -1,5 +1,5 @@
-//! `lotus bench`: a workload on a cluster of its own (`lotus_runner::bench`), or on a running cluster
-//! (`drive`). Imports `apps` and `config`.
+//! `lotus bench`: a workload on a cluster of its own (`lotus_runner::bench`), or on a running
+//! cluster (`drive`). Imports `apps` and `config`.
 
 #[cfg(feature = "tcp")]
 mod drive;

@@ -13,11 +13,11 @@ use super::round::Siege;
 use super::schedule::Fault;
 use super::striker::{Nodes, RECOVERING, Struck};
 use crate::apps::errands;
-use lotus_runner::show::steps::Steps;
 use lotus_node::agree::seat::ClusterAuthority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::wait_until;
+use lotus_runner::show::steps::Steps;
 
 /// The cluster after the load and the strikes.
 pub struct Aftermath<'a> {

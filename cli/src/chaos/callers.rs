@@ -27,11 +27,11 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::apps::connect::connect;
+use lotus_node::config::file::ClusterFile;
 use lotus_runner::applications::load::{
     IN_DOUBT, LOOKING_UP, Procedures, a_fault_explains, failed, forgive, look_up,
 };
 use lotus_runner::applications::traced::{Nonsense, Traced};
-use lotus_node::config::file::ClusterFile;
 
 /// Number of applications, each with one call at a time.
 const CALLERS: usize = 16;

@@ -27,8 +27,8 @@ use rand::Rng;
 use tokio::task::JoinSet;
 
 use crate::apps::connect::connect;
-use lotus_runner::applications::load::{LOOKING_UP, a_fault_explains, failed};
 use lotus_node::config::file::ClusterFile;
+use lotus_runner::applications::load::{LOOKING_UP, a_fault_explains, failed};
 
 /// Name of the table.
 pub const TABLE: &str = "chaos.grown";

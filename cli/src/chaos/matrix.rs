@@ -27,9 +27,9 @@ use lotus_fabric::env::Env;
 use lotus_points::FaultPoint;
 
 use crate::args::ClusterMatrixArgs;
-use lotus_runner::show::Verdict;
 use ground::Ground;
 use lotus_node::config::name::{NodeKind, NodeName};
+use lotus_runner::show::Verdict;
 
 /// A process that takes steps of the matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

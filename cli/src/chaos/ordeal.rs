@@ -19,8 +19,8 @@ use super::round::{Driven, Driving};
 use super::schedule::{Bounds, Strike};
 use super::striker::Nodes;
 use crate::config::load::Load;
-use lotus_runner::show::steps::Steps;
 use lotus_node::config::file::ClusterFile;
+use lotus_runner::show::steps::Steps;
 
 /// A running cluster, and the settings of the run.
 pub struct Ordeal<'a> {

@@ -21,13 +21,13 @@ use super::schedule::{Fault, Strike};
 use super::striker::Nodes;
 use crate::operate::commands::{restart, start_processes, stop};
 use crate::operate::status::LOST;
-use lotus_runner::show::steps::Steps;
 use lotus_node::agree::seat::{ClusterAuthority, Silent};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::{PAUSE, wait_until};
 use lotus_node::requests::copier;
 use lotus_node::snapshots::{Digest, Snapshot};
+use lotus_runner::show::steps::Steps;
 
 /// Time limit for all nodes to serve, before the cluster starts anew.
 const STARTING: Duration = Duration::from_secs(120);

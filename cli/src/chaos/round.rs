@@ -18,9 +18,9 @@ use super::keeper::Keeper;
 use super::resident::Resident;
 use super::striker::{self, Nodes, Struck};
 use crate::apps::connect::{attach, connect};
-use lotus_runner::applications::load::failed;
 use crate::config::load::Use;
 use lotus_node::config::file::ClusterFile;
+use lotus_runner::applications::load::failed;
 
 /// Settings of a round.
 pub struct Driving<'a> {

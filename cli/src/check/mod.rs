@@ -1,7 +1,7 @@
 //! `lotus check`: from a history to a verdict.
 //!
 //! `lotus_checker` judges. This module opens, watches and times the history; [`findings`] formats
-//! the output. Imports `args` and `show`.
+//! the output. Imports `args`.
 
 mod findings;
 
@@ -14,9 +14,9 @@ use lotus_checker::{History, HistoryError, Options, RealTime, check};
 use lotus_fabric::env::Env;
 
 use crate::args::CheckArgs;
+use findings::{Findings, Times};
 use lotus_runner::show::watch::ReadWatch;
 use lotus_runner::show::{Verdict, screen};
-use findings::{Findings, Times};
 
 /// Size of the read buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;

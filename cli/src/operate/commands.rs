@@ -15,9 +15,6 @@ use rustix::process::Signal;
 
 use super::consent::{self, Others};
 use super::status::{self, Addresses, Status, Survey};
-use lotus_runner::show::Verdict;
-use lotus_runner::show::screen::say;
-use lotus_runner::show::steps::Steps;
 use lotus_node::agree::records::Record;
 use lotus_node::agree::seat::{ClusterAuthority, Silent, authority};
 use lotus_node::config::address::Hosted;
@@ -31,6 +28,9 @@ use lotus_node::host::polling::wait_until;
 use lotus_node::host::processes::{ProcessState, StateFolder};
 use lotus_node::requests::copier;
 use lotus_node::snapshots::Snapshot;
+use lotus_runner::show::Verdict;
+use lotus_runner::show::screen::say;
+use lotus_runner::show::steps::Steps;
 
 /// Node that hosts the authority, or begins the cluster's life in an authority elsewhere.
 const HOST: NodeName = NodeName { kind: NodeKind::Memory, index: 0 };

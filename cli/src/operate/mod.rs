@@ -1,5 +1,5 @@
 //! An operator's commands: `lotus cluster`, `lotus shards`, and the commands for the cluster's
-//! data. Imports `apps`, `args`, `host` and `show`.
+//! data. Imports `apps` and `args`.
 //!
 //! * `commands`: starting, ending and saving the nodes of a host; `consent`: the operator's consent
 //!   to a loss of data; `status`: the state of all nodes of the cluster; `memory`: the cluster's

@@ -14,8 +14,6 @@ use lotus_recovery::membership;
 use serde::Serialize;
 
 use super::ranges;
-use lotus_runner::show::Verdict;
-use lotus_runner::show::screen::{or_dash, percent, say};
 use lotus_node::agree::mailbox::may_take_part;
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::seat::authority;
@@ -26,6 +24,8 @@ use lotus_node::requests::operator::{
     ANSWERING, Answer, Figures, MoveResult, Owners, Ownership, Question, Refused, Shard, Switch,
     figures, mailbox, silent_memory,
 };
+use lotus_runner::show::Verdict;
+use lotus_runner::show::screen::{or_dash, percent, say};
 
 /// Timeout of a move: each owner is asked for 128 shards at a time, and waits for transactions that
 /// hold locks of these shards.

@@ -20,9 +20,6 @@ use serde::Serialize;
 
 use super::memory::{self, GroupUse, NodeUse, TableUse, Used};
 use super::shards;
-use lotus_runner::host::usage::processor_time;
-use lotus_runner::show::Verdict;
-use lotus_runner::show::screen::{or_dash, percent, say};
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::rest::Rest;
 use lotus_node::agree::seat::{ClusterAuthority, Unreached, authority};
@@ -32,6 +29,9 @@ use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::processes::{ProcessState, StateFolder};
 use lotus_node::requests::operator::{self, Figures};
+use lotus_runner::host::usage::processor_time;
+use lotus_runner::show::Verdict;
+use lotus_runner::show::screen::{or_dash, percent, say};
 
 /// Share of memory in use at which status warns.
 const NEARLY_FULL: f64 = 0.9;

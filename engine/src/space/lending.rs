@@ -62,8 +62,8 @@ struct Ask {
     purpose: Purpose,
     bytes: u64,
     wanted: Use,
-    /// Whether a slab of the reserve is left for this purpose: the asker prefers free slots of other
-    /// nodes.
+    /// Whether a slab of the reserve is left for this purpose: the asker prefers free slots of
+    /// other nodes.
     has_reserve: bool,
     cleared: u32,
 }

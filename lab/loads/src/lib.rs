@@ -2,8 +2,8 @@
 //!
 //! # What it is
 //! Clients on the lanes of a machine, which take and release locks of any
-//! [`Locker`](lotus_locksystems::Locker) or lock system on memory nodes, and what they find out: who
-//! held what at a time, how long it took, and whether every lock is free at the end.
+//! [`Locker`](lotus_locksystems::Locker) or lock system on memory nodes, and what they find out:
+//! who held what at a time, how long it took, and whether every lock is free at the end.
 //!
 //! # What it is not
 //! Transactions of Lotus: their workloads and clients are in `lotus-benchmarks`, whose key
@@ -11,9 +11,9 @@
 //!
 //! # Rooms
 //! Folders, top floor first; each imports only from lower floors: `index`, load on a tree under a
-//! lock system; `bank`, a bank under a lock system; `two_phase`, transactions of a trace under a lock
-//! system; `locks`, load on a lock system alone; `lanes`, the clients of these four loads; `traces`,
-//! transactions as the locks that they take.
+//! lock system; `bank`, a bank under a lock system; `two_phase`, transactions of a trace under a
+//! lock system; `locks`, load on a lock system alone; `lanes`, the clients of these four loads;
+//! `traces`, transactions as the locks that they take.
 
 #![forbid(unsafe_code)]
 

@@ -62,8 +62,11 @@ impl Place for OwnCluster<'_> {
     ) -> Result<Outcome, BenchError> {
         if options.cluster.engine != Engine::Lotus {
             let (engine, workload) = (options.cluster.engine.name(), W::NAME);
-            let why = format!("lotus-lab measures it: lotus-lab bench {workload} --engine {engine}");
-            return Err(refused(&format!("{engine} is not an engine of this program: {why}")).into());
+            let why =
+                format!("lotus-lab measures it: lotus-lab bench {workload} --engine {engine}");
+            return Err(
+                refused(&format!("{engine} is not an engine of this program: {why}")).into()
+            );
         }
         match options.cluster.fabric {
             Fabric::Local => {
@@ -72,7 +75,8 @@ impl Place for OwnCluster<'_> {
             }
             Fabric::Sim => {
                 let world = |nodes| sim_machines(nodes, options);
-                let mut cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
+                let mut cluster =
+                    Embedded::start_on(builder(&options.cluster, &options.load), world)?;
                 harness::run(&mut cluster, workload, options, progress)
             }
             #[cfg(feature = "rdma")]

@@ -149,11 +149,7 @@ pub fn check(args: &BenchArgs) -> Result<(), Failure> {
     args.common().check().map_err(Failure::Arguments)
 }
 
-fn measure<P: Place>(
-    args: &BenchArgs,
-    options: &Options,
-    place: &P,
-) -> Result<Outcome, Failure> {
+fn measure<P: Place>(args: &BenchArgs, options: &Options, place: &P) -> Result<Outcome, Failure> {
     let coordinators = options.cluster.cns * options.cluster.threads;
     let common = args.common();
     let inside = options.load.in_flight.is_none() && common.cluster.is_none();

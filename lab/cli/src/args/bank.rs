@@ -1,4 +1,4 @@
-//! Flags of `lotus bench bank`.
+//! Flags of `lotus-lab bench bank`.
 
 use clap::Args;
 use lotus_loads::bank::{BankLoad, Business};

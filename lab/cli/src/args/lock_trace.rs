@@ -1,4 +1,4 @@
-//! Flags of `lotus bench lock-trace`.
+//! Flags of `lotus-lab bench lock-trace`.
 
 use clap::Args;
 use lotus_loads::traces::TatpTrace;

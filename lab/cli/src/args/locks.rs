@@ -1,4 +1,4 @@
-//! Flags of `lotus bench locks` and `lotus bench objects`.
+//! Flags of `lotus-lab bench locks` and `lotus-lab bench objects`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ const PREFERENCES: &[(&str, Preference)] =
 #[derive(Clone, Debug, Args)]
 pub struct SystemArgs {
     /// Lock system: cas, cas-rw, dslr, dslr+, dslr-u, mcs, rma-rw, drtm, ncosed, shiftlock,
-    /// shiftlock-wide, declock. For lotus bench locks, lock-trace and bank also locks kept by
+    /// shiftlock-wide, declock. For lotus-lab bench locks, lock-trace and bank also locks kept by
     /// servers: srvlock, parlock, parlock-local (each node keeps a block), rpc, traditional,
     /// traditional-ro, netlock, redlock; and locks granted by a switch: fisslock, fisslock-local
     /// (each machine is the home of a block), or fisslock+parlock, for more locks than fit in a

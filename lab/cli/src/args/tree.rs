@@ -1,4 +1,4 @@
-//! Flags of `lotus bench tree`.
+//! Flags of `lotus-lab bench tree`.
 
 use clap::Args;
 use lotus_loads::index::TreeLoad;

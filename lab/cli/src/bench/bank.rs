@@ -1,4 +1,4 @@
-//! `lotus bench bank`: money at a server, under the locks of a lock system (ShiftLock §4.5,
+//! `lotus-lab bench bank`: money at a server, under the locks of a lock system (ShiftLock §4.5,
 //! FissLock §7.9).
 
 use std::sync::Arc;

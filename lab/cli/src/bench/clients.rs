@@ -154,7 +154,9 @@ pub(super) fn check_machines(args: &LockRunArgs, what: &str) -> Result<(), Strin
         Fabric::Shm if lanes > MAX_LANES => Err(format!(
             "{lanes} lanes are more than one process can have on shm: at most {MAX_LANES}"
         )),
-        Fabric::Tcp if !cfg!(feature = "tcp") => Err(lotus_runner::args::common::lacks(Fabric::Tcp)),
+        Fabric::Tcp if !cfg!(feature = "tcp") => {
+            Err(lotus_runner::args::common::lacks(Fabric::Tcp))
+        }
         Fabric::Rdma => Err(format!("{what} run on local, shm, tcp and sim, not on rdma")),
         _ => Ok(()),
     }

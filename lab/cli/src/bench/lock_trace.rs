@@ -1,4 +1,4 @@
-//! `lotus bench lock-trace`: transactions of a trace under two-phase locking (ShiftLock §4.4,
+//! `lotus-lab bench lock-trace`: transactions of a trace under two-phase locking (ShiftLock §4.4,
 //! DSLR §6.2, FissLock §7.4).
 
 use std::path::Path;

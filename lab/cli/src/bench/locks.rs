@@ -1,4 +1,4 @@
-//! `lotus bench locks`: load on a lock system alone, without transactions.
+//! `lotus-lab bench locks`: load on a lock system alone, without transactions.
 
 use std::sync::Arc;
 use std::time::Duration;

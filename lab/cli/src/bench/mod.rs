@@ -54,7 +54,7 @@ pub fn report(args: &BenchArgs) -> Result<Report, Failure> {
 pub fn check(args: &BenchArgs) -> Result<(), Failure> {
     bench::check(args)?;
     if args.common().cluster.is_some() {
-        let why = "--cluster is of lotus bench: lotus-lab measures clusters of its own";
+        let why = "--cluster is of lotus-lab bench: lotus-lab measures clusters of its own";
         return Err(Failure::Arguments(why.to_owned()));
     }
     Ok(())

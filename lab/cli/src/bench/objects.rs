@@ -1,4 +1,4 @@
-//! `lotus bench objects`: an object store on the locks of memory nodes (DecLock, Fig. 17).
+//! `lotus-lab bench objects`: an object store on the locks of memory nodes (DecLock, Fig. 17).
 //!
 //! Objects and their locks are an array on the memory node. A get takes the lock shared and READs
 //! the object, a set takes it exclusively and WRITEs the object. The audit of locks checks more

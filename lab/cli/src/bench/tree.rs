@@ -1,5 +1,5 @@
-//! `lotus bench tree`: searches and updates of a tree on memory nodes, under the locks of a lock
-//! system (DecLock, Fig. 17).
+//! `lotus-lab bench tree`: searches and updates of a tree on memory nodes, under the locks of a
+//! lock system (DecLock, Fig. 17).
 
 use std::sync::Arc;
 

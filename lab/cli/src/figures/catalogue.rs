@@ -25,8 +25,8 @@ pub(super) struct Chosen {
 pub enum Refused {
     /// The experiment does not exist.
     #[error(
-        "there is no experiment {0}; `lotus figures list` names them, and a path to a file ends \
-         in .toml"
+        "there is no experiment {0}; `lotus-lab figures list` names them, and a path to a file \
+         ends in .toml"
     )]
     Unknown(String),
     /// A file does not describe an experiment.

@@ -1,10 +1,10 @@
 //! Experiments with lock systems, without transactions, each a file in `cli/figures/locks`.
 //!
-//! An experiment sweeps one flag of `lotus bench locks`, `tree`, `lock-trace` or `bank`, for some
-//! series, on the simulated testbed of its paper. Published results are values of the experiment's
-//! measures, ratios between two points, or only an order, which the file's remarks state. The
-//! remarks also name the bottleneck of points that differ: the results of a point include the
-//! busiest resource.
+//! An experiment sweeps one flag of `lotus-lab bench locks`, `tree`, `lock-trace` or `bank`, for
+//! some series, on the simulated testbed of its paper. Published results are values of the
+//! experiment's measures, ratios between two points, or only an order, which the file's remarks
+//! state. The remarks also name the bottleneck of points that differ: the results of a point
+//! include the busiest resource.
 //!
 //! `measures`: the quantities; `lines`: command lines of points.
 

@@ -1,4 +1,4 @@
-//! `lotus figures`: experiments of the papers, simulated, beside the published results.
+//! `lotus-lab figures`: experiments of the papers, simulated, beside the published results.
 //!
 //! An experiment is a file in `cli/figures`: series of benchmarks that differ in a flag or two. All
 //! run on the simulated testbed of LOTUS (§8.1), with data, caches and lock tables divided by ten.
@@ -15,7 +15,7 @@
 //!   `command`: command lines of points; `without`: broken rules;
 //! * `crew`: several points at a time; `grid`, `plot`, `course`: tables, plots, and progress.
 //!
-//! Imports `bench`, `args`, `host` and `show`.
+//! Imports `bench` and `args`.
 
 mod catalogue;
 mod command;

@@ -1,6 +1,6 @@
-//! `lotus figures run recovery`: throughput around the loss of nodes, the time until survivors have
-//! taken over from the lost nodes, and the filling of a memory node that returns. `fig15` is the
-//! published loss, on the profile for comparing engines.
+//! `lotus-lab figures run recovery`: throughput around the loss of nodes, the time until survivors
+//! have taken over from the lost nodes, and the filling of a memory node that returns. `fig15` is
+//! the published loss, on the profile for comparing engines.
 //!
 //! Unlike other experiments, a recovery is not a file of benchmarks: it watches the running
 //! cluster. The testbed is the same, SmallBank at one tenth, with a lease.
@@ -30,8 +30,8 @@ use super::experiment::{Block, Experiment, Findings, Length, Tally, Task};
 use super::grid::Grid;
 use super::plot::{Line as Curve, Plot};
 use super::transactions::{TESTBED, parse};
-use lotus_runner::args::BenchArgs;
 use crate::bench;
+use lotus_runner::args::BenchArgs;
 use watched::{Awaited, Sightings, Watched};
 
 /// The two experiments.
@@ -57,7 +57,7 @@ pub(super) static ALL: [Recovery; 2] = [
 ];
 
 const BENCH: &str =
-    "lotus bench smallbank --accounts 2000000 --hot-accounts 80000 --audit no --timeline 1";
+    "lotus-lab bench smallbank --accounts 2000000 --hot-accounts 80000 --audit no --timeline 1";
 /// Overrides the testbed's warm-up.
 const WARM_UP: &str = "--warmup 0.01";
 const ACCOUNTS: u64 = 2_000_000;
@@ -174,7 +174,7 @@ impl Experiment for Recovery {
     fn tasks(&self, _: Length) -> Vec<Task> {
         let task = |case: &Case| Task {
             label: case.label.to_owned(),
-            command: format!("lotus figures run {}", self.name),
+            command: format!("lotus-lab figures run {}", self.name),
             without: Vec::new(),
         };
         self.cases.iter().map(task).collect()
@@ -216,7 +216,7 @@ fn of_figure(name: &str, result: &Value) -> Value {
     named
 }
 
-/// The command line of a case, parsed as if typed after `lotus bench`.
+/// The command line of a case, parsed as if typed after `lotus-lab bench`.
 fn line(case: &Case, profile: &str) -> BenchArgs {
     let own = format!("--profile {profile} --secs {}", case.shown_ms as f64 / 1e3);
     let line = CommandLine::of([BENCH, TESTBED, WARM_UP, &own]);

@@ -1,5 +1,5 @@
-//! `lotus figures run`: measures experiments in sequence; shows the tables and draws the plots of
-//! an experiment as soon as it is done.
+//! `lotus-lab figures run`: measures experiments in sequence; shows the tables and draws the plots
+//! of an experiment as soon as it is done.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! `lotus sim locks`: trials of lock systems under faults, one for each seed.
+//! `lotus-lab sim locks`: trials of lock systems under faults, one for each seed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -157,7 +157,7 @@ fn text(args: &SimLocksArgs, sums: &BTreeMap<&str, Sum>, failed: &[Failed]) -> S
     let mut text = format!("{table}\n");
     for Failed { seed, scenario, violations } in failed.iter().take(MOST_FAILURES) {
         let published = if args.as_published { " --as-published" } else { "" };
-        let _ = writeln!(text, "lotus sim locks --from {seed} --seeds 1{scenario}{published}");
+        let _ = writeln!(text, "lotus-lab sim locks --from {seed} --seeds 1{scenario}{published}");
         for violation in violations {
             let _ = writeln!(text, "  {violation}");
         }

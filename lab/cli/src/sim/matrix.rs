@@ -1,4 +1,4 @@
-//! `lotus sim matrix`: the crash matrix, point by point.
+//! `lotus-lab sim matrix`: the crash matrix, point by point.
 
 use std::collections::BTreeMap;
 use std::io::Write;

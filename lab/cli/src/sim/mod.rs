@@ -1,5 +1,5 @@
-//! `lotus sim`: campaigns of simulated runs, replays, and shrinking of failed runs. Imports `args`
-//! and `show`.
+//! `lotus-lab sim`: campaigns of simulated runs, replays, and shrinking of failed runs. Imports
+//! `args`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -44,12 +44,12 @@ pub enum Failure {
     /// The scenario cannot be run. Change the setting named in the sentence.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// There is neither a scenario nor a file with this name. See `lotus sim list`.
-    #[error("there is no scenario {0}, and no such file; `lotus sim list` names them")]
+    /// There is neither a scenario nor a file with this name. See `lotus-lab sim list`.
+    #[error("there is no scenario {0}, and no such file; `lotus-lab sim list` names them")]
     Unknown(String),
     /// There is no scenario of lock systems with this name. See the list.
     #[error(
-        "there is no scenario {0} of lock systems; `lotus sim locks --scenario list` names them"
+        "there is no scenario {0} of lock systems; `lotus-lab sim locks --scenario list` names them"
     )]
     UnknownOfLocks(String),
     /// A lock system is not available as published. Leave out one of the two flags.
@@ -69,11 +69,11 @@ pub enum Failure {
     NotOne,
     /// The rule does not exist. The whole table lists all rules.
     #[cfg(feature = "sabotage")]
-    #[error("there is no rule {0}; `lotus sim sabotage` lists them all")]
+    #[error("there is no rule {0}; `lotus-lab sim sabotage` lists them all")]
     UnknownRule(String),
     /// The coordinate does not exist. The whole table lists all coordinates.
     #[cfg(feature = "fault-points")]
-    #[error("there is no coordinate {0}; `lotus sim matrix --all` lists them")]
+    #[error("there is no coordinate {0}; `lotus-lab sim matrix --all` lists them")]
     UnknownCoordinate(String),
     /// The seed has no violation to shrink.
     #[error("seed {0} violates nothing")]
@@ -148,7 +148,7 @@ impl Source {
 
     /// The command that replays a seed.
     fn replay_command(&self, seed: u64, given: Option<&str>) -> String {
-        let mut command = format!("lotus sim replay --seed {seed}");
+        let mut command = format!("lotus-lab sim replay --seed {seed}");
         match self {
             Self::Swarm(locks) => {
                 let name = |(_, of): &&(&str, Locks)| Some(*of) == *locks;

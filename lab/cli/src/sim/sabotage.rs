@@ -1,4 +1,4 @@
-//! `lotus sim sabotage`: the table of broken rules, with the check that caught each.
+//! `lotus-lab sim sabotage`: the table of broken rules, with the check that caught each.
 
 use std::io::Write;
 

@@ -348,5 +348,5 @@ fn without_a_command_help_is_shown() {
 #[test]
 fn a_running_cluster_is_referred_to_the_other_program() {
     let sentence = refusal(&bench("kvs", &["--cluster", "somewhere"]));
-    assert!(sentence.contains("of lotus bench"), "{sentence}");
+    assert!(sentence.contains("of lotus-lab bench"), "{sentence}");
 }

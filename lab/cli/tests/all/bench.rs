@@ -16,8 +16,8 @@ fn run(flags: &[&str]) -> String {
     program::run_to(env!("CARGO_BIN_EXE_lotus-lab"), &[&["bench"], flags].concat(), 0)
 }
 
-/// Runs `lotus-lab bench` of locks, or of structures under them, for a few operations; where a node is
-/// lost at a time, for a short time. Returns what it printed.
+/// Runs `lotus-lab bench` of locks, or of structures under them, for a few operations; where a node
+/// is lost at a time, for a short time. Returns what it printed.
 fn operate(flags: &[&str]) -> String {
     let length: &[&str] = match flags.contains(&"--lose-ms") {
         true => &["--secs", "0.2", "--warmup", "0.05"],

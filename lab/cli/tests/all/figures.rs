@@ -144,7 +144,7 @@ fn a_report_is_one_page_and_a_second_run_measures_nothing() {
         page.contains("Two &lt;kinds&gt; of locks") && page.contains("a paper &amp; its figure")
     );
     assert_eq!(page.matches("<svg ").count(), 6);
-    assert!(page.contains("<code>lotus bench kvs --keys 500 --fabric sim"), "{page}");
+    assert!(page.contains("<code>lotus-lab bench kvs --keys 500 --fabric sim"), "{page}");
     assert!(!page.contains("http") && !page.contains("<script"), "{page}");
     // A point that is missing, as after an interruption, and one that is half written.
     let points = format!("{folder}/points/two");

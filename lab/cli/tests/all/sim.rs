@@ -82,7 +82,7 @@ fn all_seeds_may_have_the_same_locks_and_failures_name_them() {
     let short = ["sim", "run", "--locks", "dslr", "--seeds", "1", "--max-events", "500"];
     let (code, text, _) = run(&short);
     assert_eq!(code, 1, "{text}");
-    let replay = "lotus sim replay --seed 0 --locks dslr";
+    let replay = "lotus-lab sim replay --seed 0 --locks dslr";
     assert!(text.lines().any(|line| line.ends_with(replay)), "{text}");
     let again = ["sim", "replay", "--seed", "0", "--locks", "dslr", "--max-events", "500"];
     let (code, text, _) = run(&again);
@@ -105,7 +105,7 @@ fn a_scenario_comes_from_a_file_and_a_budget_ends_it_with_a_message() {
     let (code, text, _) = run(&short);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("stopped after 500 events"), "{text}");
-    assert!(text.contains(&format!("lotus sim replay --seed 0 --scenario {file}")), "{text}");
+    assert!(text.contains(&format!("lotus-lab sim replay --seed 0 --scenario {file}")), "{text}");
     let shrink = ["sim", "shrink", "--scenario", &file, "--seed", "0", "--max-events", "500"];
     let (code, text, _) = run(&shrink);
     assert_eq!(code, 1, "{text}");

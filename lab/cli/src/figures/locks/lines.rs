@@ -24,10 +24,10 @@ impl Bench {
     /// Start of a point's command line.
     pub(super) const fn command(self) -> &'static str {
         match self {
-            Self::Locks => "lotus bench locks",
-            Self::Tree => "lotus bench tree",
-            Self::LockTrace => "lotus bench lock-trace",
-            Self::Bank => "lotus bench bank",
+            Self::Locks => "lotus-lab bench locks",
+            Self::Tree => "lotus-lab bench tree",
+            Self::LockTrace => "lotus-lab bench lock-trace",
+            Self::Bank => "lotus-lab bench bank",
         }
     }
 }

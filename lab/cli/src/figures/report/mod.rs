@@ -1,4 +1,4 @@
-//! `lotus figures report`: one page about experiments, from points stored in its folder.
+//! `lotus-lab figures report`: one page about experiments, from points stored in its folder.
 //!
 //! * `store`: the folder; `page`: the page.
 //!
@@ -16,9 +16,9 @@ use super::course::Course;
 use super::crew::{Job, workers};
 use super::experiment::{Length, Task};
 use crate::args::FiguresReportArgs;
+use lotus_benchmarks::stream::StandardOutput;
 use lotus_runner::host::origin;
 use lotus_runner::show::Verdict;
-use lotus_benchmarks::stream::StandardOutput;
 use page::{Content, Section, page};
 pub use store::Refused;
 use store::{Kept, Store};

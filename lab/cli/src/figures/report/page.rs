@@ -154,7 +154,7 @@ fn show(html: &mut String, section: &Section) {
     let _ = writeln!(html, "<section id=\"{}\">", section.id());
     let _ = writeln!(html, "<h2>{}</h2>", escaped(&section.title));
     let command = match section.is_known {
-        true => format!(" · <code>lotus figures run {}</code>", escaped(&section.name)),
+        true => format!(" · <code>lotus-lab figures run {}</code>", escaped(&section.name)),
         false => format!(" · {}", escaped(&section.name)),
     };
     let _ = writeln!(html, "<p class=source>{}{command}</p>", escaped(&section.source));
@@ -315,7 +315,7 @@ mod tests {
         let kept = Kept {
             experiment: "good".to_owned(),
             label: "<p>".to_owned(),
-            command: "lotus bench kvs --keys 5".to_owned(),
+            command: "lotus-lab bench kvs --keys 5".to_owned(),
             without: vec!["a-rule".to_owned()],
             origin: origin(),
             took_s: 1.25,
@@ -337,7 +337,7 @@ mod tests {
             "<h3>a &lt; b</h3>",
             "<p>one &amp; two</p>\n<p>three</p>",
             "core 3",
-            "<code>lotus bench kvs --keys 5</code><br>with these rules broken: a-rule",
+            "<code>lotus-lab bench kvs --keys 5</code><br>with these rules broken: a-rule",
             "Not measured: it &lt;broke&gt;",
             "2 of 5 points are still to be measured",
             "Audit failed: &lt;p&gt;",

@@ -4,13 +4,13 @@ use lotus_benchmarks::config::Fabric;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{BenchTask, Cli, Command};
-use lotus_runner::args::BenchArgs;
 use crate::bench;
 use crate::figures::command::CommandLine;
 use crate::figures::experiment::Length;
 use crate::figures::judge::{Band, WITHIN};
 use crate::figures::observed::Observed;
 use crate::figures::without;
+use lotus_runner::args::BenchArgs;
 
 /// The testbed at one tenth, with the paper's layout of rows. Simulated time is short because only
 /// caches need a warm-up.
@@ -38,7 +38,7 @@ const OF_LOTUS: [&str; 12] = [
 /// Name of our own engine.
 const LOTUS: &str = "lotus";
 /// Start of a point's command line.
-const BENCH: &str = "lotus bench";
+const BENCH: &str = "lotus-lab bench";
 
 /// A figure of transactions.
 #[derive(Clone, Debug, Deserialize)]
@@ -462,7 +462,7 @@ mod tests {
             [Length::Full, Length::Short].map(|length| figure.loads(series, length));
         assert_eq!((full.len(), short), (4, vec![full[0], full[2], full[3]]));
         let typed = command(full[3], Length::Full);
-        assert!(typed.starts_with("lotus bench kvs --fabric sim --mns 3"), "{typed}");
+        assert!(typed.starts_with("lotus-lab bench kvs --fabric sim --mns 3"), "{typed}");
         assert!(typed.ends_with("--profile ideal --cns 1 --threads 4 --coroutines 4"), "{typed}");
         let mut other = series.points[0].clone();
         other.engine = Some("motor".to_owned());
