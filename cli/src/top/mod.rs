@@ -1,5 +1,5 @@
-//! `lotus top`: a running cluster, or a running benchmark, in a terminal. Imports `args`, `config`,
-//! `operate` and `show`.
+//! `lotus top`: a running cluster, or a running benchmark, in a terminal. Imports `args`, `config`
+//! and `operate`.
 //!
 //! * `gather`: sockets and threads that collect data;
 //! * `parse`: the metrics of a node; `model`: from collected data to views;
