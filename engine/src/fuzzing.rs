@@ -6,7 +6,7 @@
 
 use lotus_mvcc::Naming;
 
-use crate::node::catalogue::{decode, encode, sample};
+use crate::node::agreed::catalogue::{decode, encode, sample};
 pub use crate::snapshot::fuzzing::{snapshot, snapshot_sample};
 
 /// Decodes a catalogue of 1 to 4 groups. An accepted catalogue must encode to the same bytes.

@@ -8,11 +8,11 @@
 //!
 //! # What it is not
 //! The cache does not know whether a given CVT is current, nor which transactions may use it: both
-//! depend on locks, and the engine decides (H11; `engine/src/node/version_tables.rs`). To support
-//! the engine, the cache gives two guarantees. First, operations on one row are totally ordered,
-//! and [`VersionTableCache::keep`] evaluates its condition *inside* that order: after a thread has
-//! made the condition false and then forgotten the row, the row is absent and stays absent. Second,
-//! a CVT that is being written is never kept.
+//! depend on locks, and the engine decides (H11; `engine/src/node/caches/version_tables.rs`). To
+//! support the engine, the cache gives two guarantees. First, operations on one row are totally
+//! ordered, and [`VersionTableCache::keep`] evaluates its condition *inside* that order: after a
+//! thread has made the condition false and then forgotten the row, the row is absent and stays
+//! absent. Second, a CVT that is being written is never kept.
 //!
 //! # Rows of one name
 //! Rows with the same name have separate places in one set. A row is looked up by name and mark,

@@ -4,7 +4,7 @@
 //! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-mvcc --test loom`
 //!
 //! Remote memory is one word, the version of the newest cell; a clock is another. The threads use
-//! locks and cache as `engine/src/node/version_tables.rs` does.
+//! locks and cache as `engine/src/node/caches/version_tables.rs` does.
 #![cfg(lotus_loom)]
 
 use loom::sync::Arc;

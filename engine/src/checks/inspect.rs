@@ -24,8 +24,8 @@ use crate::api::config::{LockKind, VisibleOrder};
 use crate::api::error::{ClusterError, unreachable_nodes};
 use crate::checks::audit::{Finding, IndexBlocks, Scan, Tally};
 use crate::cluster::handle::Cluster;
-use crate::node::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
-use crate::node::memory_life::{HEADER_BYTES, life_at};
+use crate::node::memory::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
+use crate::node::memory::memory_life::{HEADER_BYTES, life_at};
 use crate::node::shared::{ComputeNode, Shared};
 
 /// Name of the finding on H12. Every property has a named finding.

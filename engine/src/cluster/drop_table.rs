@@ -13,7 +13,7 @@ use lotus_mvcc::table::MAX_TABLE_IDS;
 use crate::api::error::ClusterError;
 use crate::cluster::handle::Cluster;
 use crate::cluster::once::{self, until_answered};
-use crate::node::catalogue::{Catalogue, Demotion, TableState};
+use crate::node::agreed::catalogue::{Catalogue, Demotion, TableState};
 
 impl<M: Machines> Cluster<M> {
     /// Drops a table with all rows, and waits until other tables can use its memory. From then on,

@@ -17,7 +17,7 @@ use crate::api::moves::MoveCounters;
 use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
 use crate::cluster::shards::Balancing;
-use crate::node::load_counts::NodeCounts;
+use crate::node::peers::load_counts::NodeCounts;
 use crate::node::shared::ComputeNode;
 use crate::txn::submit::Submitted;
 

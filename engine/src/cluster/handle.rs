@@ -36,9 +36,9 @@ use crate::cluster::threads::{self, settle};
 use crate::cluster::trees;
 use crate::cluster::warden::Warden;
 use crate::membership::members;
-use crate::node::home::{FORKED, Name};
-use crate::node::label::Label;
 use crate::node::shared::{ComputeNode, Shared};
+use crate::node::threads::home::{FORKED, Name};
+use crate::node::threads::label::Label;
 use crate::txn::session::{Job, Session};
 use crate::txn::submit::{Submitted, catch_panics};
 

@@ -22,13 +22,13 @@ use crate::api::config::{Config, LockKind};
 use crate::api::error::ClusterError;
 use crate::cluster::part::{Arrival, Part};
 use crate::memory_nodes::returning;
-use crate::node::configuration::Takers;
+use crate::node::agreed::council::Council;
+use crate::node::agreed::looks::Looks;
+use crate::node::agreed::names::Names;
 use crate::node::control::Control;
-use crate::node::council::Council;
 use crate::node::locks::lock_region_bytes;
-use crate::node::looks::Looks;
-use crate::node::names::Names;
-use crate::node::nodes::Nodes;
+use crate::node::memory::configuration::Takers;
+use crate::node::peers::nodes::Nodes;
 use crate::node::shared::{ComputeNode, NodeParts, Peer, Shared};
 
 /// Access epoch of the control connection if all nodes are in one process. Control shares a node id

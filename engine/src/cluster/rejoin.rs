@@ -50,8 +50,8 @@ use crate::api::error::{ClusterError, unreachable_nodes};
 use crate::cluster::handle::Cluster;
 use crate::cluster::plan::{Admission, lock_table};
 use crate::membership::members;
-use crate::node::configuration::{FLOORS_GROUP, floor_word};
 use crate::node::control::Control;
+use crate::node::memory::configuration::{FLOORS_GROUP, floor_word};
 use crate::shards::ownership::read_owners;
 
 /// Initial state of a life.

@@ -33,8 +33,8 @@ use rand::seq::SliceRandom;
 
 use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
+use crate::node::agreed::counted::{RowCounts, TableRows};
 use crate::node::coordinator::Coordinator;
-use crate::node::counted::{RowCounts, TableRows};
 use crate::txn::submit::Submitted;
 
 /// Most home buckets of a table that are read in a group.

@@ -12,8 +12,8 @@ use crate::api::isolation::Isolation;
 use crate::api::options::TxnOptions;
 use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
-use crate::node::home::INSIDE;
-use crate::node::label::Label;
+use crate::node::threads::home::INSIDE;
+use crate::node::threads::label::Label;
 use crate::txn::submit::{Committed, Submitted, Terms, TxnKind, retry};
 use crate::txn::transaction::Transaction;
 

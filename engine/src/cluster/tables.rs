@@ -20,7 +20,7 @@ use lotus_router::Placement;
 use crate::api::error::{ClusterError, leaving, unreachable_nodes};
 use crate::cluster::handle::Cluster;
 use crate::cluster::once::{self, Unanswered, until_answered};
-use crate::node::catalogue::{Catalogue, TableState};
+use crate::node::agreed::catalogue::{Catalogue, TableState};
 use crate::node::shared::Shared;
 use crate::space::slabs::{self, SlabError};
 
@@ -274,7 +274,7 @@ impl Creation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::catalogue::Demotion;
+    use crate::node::agreed::catalogue::Demotion;
     use std::sync::Arc;
 
     use lotus_authority::EmbeddedAuthority;

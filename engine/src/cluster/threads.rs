@@ -3,9 +3,9 @@
 use crate::api::seat::Seat;
 use crate::membership::{floors, members};
 use crate::node::coordinator::Coordinator;
-use crate::node::home::Name;
 use crate::node::shared::{ComputeNode, Shared};
-use crate::node::tasks::beside;
+use crate::node::threads::home::Name;
+use crate::node::threads::tasks::beside;
 use crate::shards::{balance, hand_over, orders};
 use crate::space::lending;
 use crate::txn::session::Job;

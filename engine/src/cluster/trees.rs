@@ -5,7 +5,7 @@ use lotus_tree::whole;
 
 use crate::api::error::ClusterError;
 use crate::cluster::load::RowSource;
-use crate::node::node_numbers::LOADED;
+use crate::node::agreed::node_numbers::LOADED;
 
 /// Nodes of a tree, with their numbers.
 pub(crate) type Nodes = Vec<(u64, Vec<u8>)>;

@@ -2,8 +2,8 @@
 //!
 //! # What it is
 //! A separate thread, if coordinators are threads. Periodically the warden looks at the
-//! coordinators ([`crate::node::pulse`]). If a coordinator has been in the same poll of a job's
-//! code for a second, the log names the job.
+//! coordinators ([`crate::node::threads::pulse`]). If a coordinator has been in the same poll of a
+//! job's code for a second, the log names the job.
 //!
 //! Coordinator 0 also beats for its node ([`crate::membership::watch`]). While code of one job, or
 //! of many jobs by turns, holds up coordinator 0, the warden beats instead: the node is alive, and
@@ -40,9 +40,9 @@ use lotus_recovery::membership::{self, Member};
 
 use crate::api::seat::{HeldUp, Seat};
 use crate::membership::members::beat_word;
-use crate::node::home::Name;
-use crate::node::pulse::Inside;
 use crate::node::shared::{ComputeNode, Shared};
+use crate::node::threads::home::Name;
+use crate::node::threads::pulse::Inside;
 
 /// Time between two looks: as many looks as beats in a lease, within the bounds of `LOOKS`.
 const LOOKS_PER_LEASE: u32 = 8;

@@ -38,7 +38,7 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::membership::members::Heard;
 use crate::node::coordinator::Coordinator;
-use crate::node::members::Suspect;
+use crate::node::peers::members::Suspect;
 
 /// Number of leases for which a joined node may go without beating (I173). Joining and the first
 /// beat are a batch of verbs and an answer of the authority apart.

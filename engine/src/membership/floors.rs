@@ -31,9 +31,9 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CHANGES_OFFSET, FLOORS_OFFSET, MAX_FLOORS};
 use lotus_router::MAX_COMPUTE_NODES;
 
-use crate::node::configuration::{FLOORS_GROUP, floor_word};
 use crate::node::coordinator::Coordinator;
-use crate::node::horizon::MAX_INTERVALS;
+use crate::node::memory::configuration::{FLOORS_GROUP, floor_word};
+use crate::node::time::horizon::MAX_INTERVALS;
 
 /// Number of exchanges after which the owners of shards are read even if no change was counted.
 const UNMOVED: u32 = 64;

@@ -49,7 +49,7 @@
 //! # The authority
 //! A round trip to the authority takes time, and the authority may be silent for a while, so step 1
 //! runs concurrently with the others: a node beats, and is believed alive, while its
-//! [council](crate::node::council) waits.
+//! [council](crate::node::agreed::council) waits.
 //!
 //! A silent authority in a node's process may have ended. After a lease of silence, or when its
 //! process is known to have ended, every coordinator blocks commits until the authority answers
@@ -79,9 +79,9 @@ use crate::membership::{oracle, recover};
 use crate::memory_nodes::clearing;
 use crate::node::coordinator::Coordinator;
 use crate::node::locks::Locks;
-use crate::node::members::{Known, Suspect, newcomers};
+use crate::node::peers::members::{Known, Suspect, newcomers};
 use crate::node::shared::{ComputeNode, Peer, Shared};
-use crate::node::tasks::beside;
+use crate::node::threads::tasks::beside;
 use crate::node::verbs::Fenced;
 use crate::shards::ownership::{ADOPTED_AT_ONCE, Transfer};
 

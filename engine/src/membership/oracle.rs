@@ -46,7 +46,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::api::config::TimestampKind;
 use crate::membership::recover;
 use crate::node::coordinator::Coordinator;
-use crate::node::oracle::ahead;
+use crate::node::time::oracle::ahead;
 
 /// Key of the reigning node and its bound at the authority.
 const KEY: &str = "lotus/oracle";

@@ -40,8 +40,8 @@ use lotus_router::{GroupId, Placement, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
 use crate::memory_nodes::fence::{Stop, fence_at, until_done};
-use crate::node::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
 use crate::node::coordinator::Coordinator;
+use crate::node::memory::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
 use crate::node::shared::Peer;
 use crate::node::verbs::{Halted, RETRY_PAUSE};
 

@@ -23,7 +23,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::api::error::TxnError;
 use crate::membership::members::{Heard, beat_word};
 use crate::node::coordinator::Coordinator;
-use crate::node::members::Suspect;
+use crate::node::peers::members::Suspect;
 
 /// Part of a lease for which a turn may be late.
 const LATE: u32 = 2;

@@ -62,8 +62,8 @@ use lotus_router::{Owner, Placement, Replica};
 use lotus_sabotage::{Rule, broken};
 
 use crate::memory_nodes::fence::{Stop, fence_at};
-use crate::node::configuration::{FLOORS_GROUP, NO_FLOOR, Takers, floor_word};
 use crate::node::coordinator::Coordinator;
+use crate::node::memory::configuration::{FLOORS_GROUP, NO_FLOOR, Takers, floor_word};
 use crate::node::shared::{ComputeNode, Shared};
 use crate::node::verbs::{Fenced, Halted};
 use crate::shards::ownership::Transfer;

@@ -45,7 +45,7 @@ use lotus_router::{GroupId, Placement};
 use lotus_sabotage::{Rule, broken};
 
 use crate::memory_nodes::fence::{Stop, until_done};
-use crate::node::catalogue::{Catalogue, Demotion};
+use crate::node::agreed::catalogue::{Catalogue, Demotion};
 use crate::node::coordinator::Coordinator;
 use crate::node::shared::Shared;
 use crate::node::verbs::{Halted, RETRY_PAUSE};

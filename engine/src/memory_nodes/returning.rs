@@ -61,7 +61,7 @@ use rand::Rng;
 
 use crate::node::coordinator::Coordinator;
 use crate::node::locks::lock_region_bytes;
-use crate::node::memory_life::{MemoryState, life_at};
+use crate::node::memory::memory_life::{MemoryState, life_at};
 use crate::node::shared::{LOCK_REGION, Shared};
 use crate::shards::ownership::{OWNERS_GROUP, write_owners};
 

@@ -17,7 +17,7 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::transport::Fabric;
 
 use crate::api::error::ClusterError;
-use crate::node::home;
+use crate::node::threads::home;
 
 /// First lane number of the control path, above the coordinators' lanes.
 const FIRST_LANE: u16 = 4096;

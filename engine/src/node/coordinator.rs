@@ -25,19 +25,19 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::api::cache_counters::CacheCounters;
 use crate::api::error::TxnError;
-use crate::node::asks::Asks;
-use crate::node::attempts::Attempts;
-use crate::node::configuration::Configuration;
-use crate::node::grace::Grace;
-use crate::node::horizon::MAX_INTERVALS;
-use crate::node::inner_nodes::InnerNodes;
+use crate::node::agreed::node_numbers::NodeNumbers;
+use crate::node::caches::inner_nodes::InnerNodes;
 use crate::node::locks::Locks;
-use crate::node::node_numbers::NodeNumbers;
-use crate::node::pulse::Pulsing;
+use crate::node::memory::asks::Asks;
+use crate::node::memory::configuration::Configuration;
+use crate::node::memory::tombstones::Tombstones;
+use crate::node::memory::trims::Trims;
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
-use crate::node::timestamps::Timestamps;
-use crate::node::tombstones::Tombstones;
-use crate::node::trims::Trims;
+use crate::node::threads::attempts::Attempts;
+use crate::node::threads::pulse::Pulsing;
+use crate::node::time::grace::Grace;
+use crate::node::time::horizon::MAX_INTERVALS;
+use crate::node::time::timestamps::Timestamps;
 
 /// Snapshot of a node's tables, shared by transactions without atomic reference counting.
 pub(crate) type Tables = Rc<[Arc<NodeTable>]>;

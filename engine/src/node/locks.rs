@@ -1,7 +1,7 @@
 //! The locks configured for the cluster, from the view of one coordinator.
 //!
 //! Locks on memory nodes are those of `lotus-locks`, fenced: a lost node's locks and requests are
-//! taken from it once the node is settled ([`crate::node::lock_peers`]). The idealized lock
+//! taken from it once the node is settled ([`crate::node::peers::lock_peers`]). The idealized lock
 //! (`ideal`) takes their place in the same way.
 //!
 //! # A lost memory node
@@ -34,8 +34,8 @@ use lotus_locktable::{HeldLocks, LockError, LockName, LockRequest, LockService, 
 use lotus_recovery::membership::returns::Life;
 
 use crate::api::config::{Config, LockKind};
-use crate::node::configuration::Configuration;
-use crate::node::lock_peers::LockPeers;
+use crate::node::memory::configuration::Configuration;
+use crate::node::peers::lock_peers::LockPeers;
 use crate::node::shared::{ComputeNode, LOCK_REGION, Shared};
 
 /// Service for the coordinators' messages about resets and their uses of locks.

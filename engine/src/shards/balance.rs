@@ -24,8 +24,8 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::api::moves::{MoveError, Moved};
 use crate::node::coordinator::Coordinator;
-use crate::node::load_counts::STUCK;
-use crate::node::moves::Order;
+use crate::node::peers::load_counts::STUCK;
+use crate::node::peers::moves::Order;
 use crate::node::verbs::Fenced;
 
 /// Group whose header page holds the words.

@@ -40,7 +40,7 @@ use lotus_router::{Owner, ShardEpoch};
 use crate::api::moves::{MoveError, Moved};
 use crate::node::coordinator::Coordinator;
 use crate::node::messages::{decode, encode};
-use crate::node::moves::Order;
+use crate::node::peers::moves::Order;
 use crate::node::verbs::Fenced;
 use crate::shards::hand_over::MOST_AT_ONCE;
 

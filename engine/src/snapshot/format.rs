@@ -34,7 +34,7 @@ use lotus_mvcc::{PrimaryKey, Secret, TableSpec, Timestamp};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::error::SnapshotError;
-use crate::node::catalogue::{decode_spec, encode_spec};
+use crate::node::agreed::catalogue::{decode_spec, encode_spec};
 
 const MAGIC: [u8; 8] = *b"LOTUSNAP";
 /// Format that this module writes. It also reads format 1, which has no labels, format 2, which has

@@ -3,7 +3,7 @@
 //! The file is read twice: once to its end, so that no part of an incomplete file is ever used
 //! (I152), and once to fill the tables, one after the other. While a table is filled, all of its
 //! rows are in this process's memory. The nodes of an ordered table get new numbers, from 1 on
-//! ([`crate::node::node_numbers`]).
+//! ([`crate::node::agreed::node_numbers`]).
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -18,7 +18,7 @@ use super::error::SnapshotError;
 use super::format::{SnapshotInfo, SnapshotVisitor, read_snapshot};
 use crate::api::error::TxnError;
 use crate::cluster::handle::Cluster;
-use crate::node::node_numbers::renumber;
+use crate::node::agreed::node_numbers::renumber;
 
 impl<M: Machines> Cluster<M> {
     /// Creates and fills all tables of a snapshot, in a cluster that has no tables and serves no

@@ -40,10 +40,10 @@ use lotus_fabric::rpc::{Patience, Service};
 use lotus_mvcc::slab::{Purpose, SlotKind};
 use lotus_sabotage::{Rule, broken};
 
-use crate::node::asks::{Answered, COUNT_BITS};
 use crate::node::coordinator::Coordinator;
+use crate::node::memory::asks::{Answered, COUNT_BITS};
+use crate::node::memory::slots::Use;
 use crate::node::messages::{ASK_AGAIN, decode, encode};
-use crate::node::slots::Use;
 
 /// RPC service for requests of free slots between nodes.
 const SERVICE: Service = Service(5);

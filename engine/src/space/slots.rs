@@ -6,10 +6,10 @@
 //! node's coordinators, which is tried before a new slab is taken.
 //!
 //! Once a group has no slab left for records
-//! ([`NodeSlots::is_full`](crate::node::slots::NodeSlots::is_full)), every free slot of the group
-//! is shared: a coordinator gives its free slots to the node as soon as it notices, and takes slots
-//! one by one. Overflow buckets still have a reserve of slabs ([`crate::space::slabs`]). If the
-//! node has neither slot nor slab, it searches the group at intervals for slabs that have been
+//! ([`NodeSlots::is_full`](crate::node::memory::slots::NodeSlots::is_full)), every free slot of the
+//! group is shared: a coordinator gives its free slots to the node as soon as it notices, and takes
+//! slots one by one. Overflow buckets still have a reserve of slabs ([`crate::space::slabs`]). If
+//! the node has neither slot nor slab, it searches the group at intervals for slabs that have been
 //! marked free since, and asks the other nodes ([`crate::space::lending`]).
 //!
 //! # Permitted uses
@@ -38,7 +38,7 @@ use lotus_router::GroupId;
 
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
-use crate::node::slots::Use;
+use crate::node::memory::slots::Use;
 
 /// Number of slots that move between a coordinator and its node at a time.
 const AT_ONCE: usize = 64;

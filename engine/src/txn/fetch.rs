@@ -1,7 +1,7 @@
 //! Progress of reading one row.
 
+use crate::node::caches::version_tables::Before;
 use crate::node::shared::NodeTable;
-use crate::node::version_tables::Before;
 use crate::txn::body::Row;
 use lotus_fabric::verbs::Buffer;
 use lotus_mvcc::Timestamp;

@@ -14,7 +14,7 @@ use lotus_mvcc::slab::SlotKind;
 
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
-use crate::node::slots::Use;
+use crate::node::memory::slots::Use;
 use crate::txn::body::{Body, GrownChain, Row, Target, purpose};
 use crate::txn::fetch::{Fetch, Wants};
 use crate::txn::reserve::allocate;

@@ -9,8 +9,8 @@
 //!
 //! # Reading
 //! Each coordinator remembers the latest inner nodes that it has read, as Sherman does
-//! (`crate::node::inner_nodes`), so a leaf is found without a READ. The leaf's fences tell whether
-//! it is the right leaf; if not, the search starts at the root, within the transaction.
+//! (`crate::node::caches::inner_nodes`), so a leaf is found without a READ. The leaf's fences tell
+//! whether it is the right leaf; if not, the search starts at the root, within the transaction.
 //!
 //! # Phantoms
 //! A serializable transaction holds locks on the leaves that it has read. To insert or delete a key

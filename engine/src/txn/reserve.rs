@@ -21,8 +21,8 @@ use lotus_router::GroupId;
 use crate::api::config::Retention;
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
+use crate::node::memory::slots::Use;
 use crate::node::shared::NodeTable;
-use crate::node::slots::Use;
 use crate::txn::body::{Body, Change, Row, Target};
 use crate::txn::slot::Slot;
 

@@ -18,7 +18,7 @@ use crate::api::isolation::Isolation;
 use crate::api::moves::MoveCounters;
 use crate::api::seat::Seat;
 use crate::node::coordinator::{self, Coordinator};
-use crate::node::label::Label;
+use crate::node::threads::label::Label;
 use crate::txn::body::Mode;
 use crate::txn::retry::RefusedLocks;
 use crate::txn::slot::Slot;

@@ -26,10 +26,10 @@ use lotus_fabric::ids::TxnId;
 use lotus_sabotage::{Rule, broken};
 
 use crate::api::error::TxnError;
-use crate::node::attempts::Attempts;
 use crate::node::coordinator::Coordinator;
-use crate::node::grace::Entered;
-use crate::node::label::Label;
+use crate::node::threads::attempts::Attempts;
+use crate::node::threads::label::Label;
+use crate::node::time::grace::Entered;
 use crate::txn::body::{Body, Mode, Receipt};
 use crate::txn::commit::{self, copy, purge, trim};
 use crate::txn::retry::Refused;

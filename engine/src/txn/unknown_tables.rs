@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lotus_fabric::ids::TableId;
 
 use crate::api::error::TxnError;
-use crate::node::looks::Turn;
+use crate::node::agreed::looks::Turn;
 use crate::node::shared::Shared;
 use crate::txn::session::SessionView;
 

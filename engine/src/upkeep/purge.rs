@@ -41,7 +41,7 @@ use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
 use crate::memory_nodes::filling::Filler;
 use crate::node::coordinator::Coordinator;
-use crate::node::tombstones::Tombstone;
+use crate::node::memory::tombstones::Tombstone;
 use crate::txn::body::{Access, Change};
 use crate::txn::session::{Job, Session};
 use crate::txn::slot::Slot;

@@ -17,7 +17,7 @@ use lotus_sabotage::{Rule, any_broken, broken};
 
 use super::{Commit, Replicas};
 use crate::node::coordinator::Coordinator;
-use crate::node::trims::Noted;
+use crate::node::memory::trims::Noted;
 use crate::txn::body::{Body, Change, Row, Target};
 use crate::txn::plan::{PlannedLink, PlannedWrite, StagedWrite};
 

@@ -8,8 +8,8 @@ use lotus_mvcc::layout::cvt::{CELL_WORDS, Cvt, HEADER_WORDS, MAX_CELLS};
 use super::View;
 use crate::api::cache_counters::CacheCounters;
 use crate::api::error::TxnError;
+use crate::node::caches::version_tables::Cover;
 use crate::node::coordinator::Coordinator;
-use crate::node::version_tables::Cover;
 use crate::txn::body::{Body, Mode};
 use crate::txn::fetch::{Fetch, Wants};
 

@@ -1,9 +1,9 @@
 //! The naming of rows, as known by this process.
 //!
 //! Each process draws a secret, and the catalogue decides on the cluster's secret
-//! ([`crate::node::catalogue`]); a restored snapshot brings its own. Names are derived by tables,
-//! by the naming of the catalogue that defines the table. This module holds the secret for the time
-//! before the first table, and the decided naming for clients and snapshots.
+//! ([`crate::node::agreed::catalogue`]); a restored snapshot brings its own. Names are derived by
+//! tables, by the naming of the catalogue that defines the table. This module holds the secret for
+//! the time before the first table, and the decided naming for clients and snapshots.
 
 use std::sync::{OnceLock, PoisonError, RwLock};
 

@@ -17,7 +17,7 @@ use lotus_recovery::Membership;
 
 use crate::api::config::Addresses;
 use crate::api::error::ClusterError;
-use crate::node::catalogue::{Catalogue, TableState};
+use crate::node::agreed::catalogue::{Catalogue, TableState};
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
 
 /// Divisor of memory for the displaced versions of one table while a coordinator reads all rows.

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::node::label::Label;
+use crate::node::threads::label::Label;
 
 /// Bits that hold the slot.
 const SLOT_BITS: u32 = 16;

@@ -1,7 +1,7 @@
 //! Floors of a node's coordinators, and the horizon of all nodes (H13;
 //! [`crate::membership::floors`]).
 
-use crate::node::configuration::NO_FLOOR;
+use crate::node::memory::configuration::NO_FLOOR;
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::horizon::horizon;
 use lotus_sabotage::any_broken;
