@@ -1,4 +1,4 @@
-//! Experiments with lock systems, without transactions, each a file in `cli/figures/locks`.
+//! Experiments with lock systems, without transactions, each a file in `lab/cli/figures/locks`.
 //!
 //! An experiment sweeps one flag of `lotus-lab bench locks`, `tree`, `lock-trace` or `bank`, for
 //! some series, on the simulated testbed of its paper. Published results are values of the

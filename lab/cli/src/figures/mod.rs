@@ -1,6 +1,6 @@
 //! `lotus-lab figures`: experiments of the papers, simulated, beside the published results.
 //!
-//! An experiment is a file in `cli/figures`: series of benchmarks that differ in a flag or two. All
+//! An experiment is a file in `lab/cli/figures`: series of benchmarks that differ in a flag or two. All
 //! run on the simulated testbed of LOTUS (§8.1), with data, caches and lock tables divided by ten.
 //! (TPC-C keeps its warehouses, since contention depends on them, and has a tenth of their
 //! customers and items.) Absolute figures of another cluster mean little, so each point is compared

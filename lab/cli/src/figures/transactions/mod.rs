@@ -1,4 +1,4 @@
-//! Figures of transactions, each a file in `cli/figures`.
+//! Figures of transactions, each a file in `lab/cli/figures`.
 //!
 //! * `file`: the format, and the command line of each point;
 //! * `rows`: pure, from reports to rows: the best load of each point, ratios, bands;
