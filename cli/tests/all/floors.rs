@@ -49,8 +49,21 @@ const FLOORS: [(&str, &[&str]); 10] = [
     (
         "cli",
         &[
-            "fuzzing", "cluster", "figures", "top", "chaos", "bench", "sim", "check", "operate",
-            "apps", "host", "config", "args", "show",
+            "documents",
+            "fuzzing",
+            "cluster",
+            "figures",
+            "top",
+            "chaos",
+            "bench",
+            "sim",
+            "check",
+            "operate",
+            "apps",
+            "host",
+            "config",
+            "args",
+            "show",
         ],
     ),
     (
