@@ -7,8 +7,8 @@
 //!
 //! # Floors
 //! A room imports only from rooms on lower floors:
-//! * this file, `cluster` and `fuzzing`: from arguments to the commands, and entry points for fuzz
-//!   targets;
+//! * this file, `cluster`, `fuzzing` and `documents`: from arguments to the commands, and entry
+//!   points for fuzz targets and for tests of documents;
 //! * `top`: a running cluster or benchmark in a terminal;
 //! * `bench`, `chaos`, `check`: the commands that run load, or judge results;
 //! * `operate`: an operator's commands for a cluster of processes, and for its data;
@@ -22,6 +22,8 @@
 mod args;
 mod bench;
 mod check;
+#[doc(hidden)]
+pub mod documents;
 mod top;
 
 #[cfg(feature = "tcp")]

@@ -7,6 +7,7 @@
 //!
 //! # Floors
 //! A room imports only from rooms on lower floors:
+//! * `documents`: helpers of tests that compare documents with a program;
 //! * `bench`: from checked flags to a report;
 //! * `applications`: load from outside of the compute nodes;
 //! * `args`, `host`, `show`: flags, this host, and the output.
@@ -17,5 +18,7 @@
 pub mod applications;
 pub mod args;
 pub mod bench;
+#[doc(hidden)]
+pub mod documents;
 pub mod host;
 pub mod show;

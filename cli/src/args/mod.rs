@@ -39,6 +39,14 @@ impl Cli {
         Self::of(Self::shown().try_get_matches()?)
     }
 
+    /// Parses a command line given as text.
+    ///
+    /// # Errors
+    /// As [`Cli::read`].
+    pub fn typed(line: &str) -> Result<Self, clap::Error> {
+        Self::of(Self::shown().try_get_matches_from(line.split_whitespace())?)
+    }
+
     /// The flags of engines that `lotus-lab` measures are understood, to be refused with a sentence
     /// of their own, and not shown.
     fn shown() -> clap::Command {

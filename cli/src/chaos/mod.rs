@@ -215,6 +215,25 @@ fn read(args: &ChaosArgs, bounds: &Bounds, seed: u64) -> Result<Vec<Event>, Stri
     bounds.parse(&text).map_err(|error| named(&error))
 }
 
+/// Checks the text of a schedule for three memory nodes and three compute nodes, with cables and
+/// snapshots.
+///
+/// # Errors
+/// A sentence with the line.
+pub fn check(text: &str) -> Result<(), String> {
+    let bounds = Bounds {
+        memory_nodes: 3,
+        replicas: 2,
+        cables: true,
+        hosts_authority: true,
+        compute_nodes: 3,
+        lease: Some(Duration::from_secs(1)),
+        span: Duration::from_secs(60),
+        snapshots: true,
+    };
+    bounds.parse(text).map(drop).map_err(|error| error.to_string())
+}
+
 /// Prints the schedule, with its seed, in a form that can be read again.
 fn announce(path: &Path, seed: u64, events: &[Event]) {
     let head = if is_drawn(path) { format!("# drawn from seed {seed}\n") } else { String::new() };

@@ -49,12 +49,21 @@ const FLOORS: [(&str, &[&str]); 12] = [
     (
         "cli",
         &[
-            "fuzzing", "cluster", "top", "chaos", "bench", "check", "operate", "apps", "config",
+            "documents",
+            "fuzzing",
+            "cluster",
+            "top",
+            "chaos",
+            "bench",
+            "check",
+            "operate",
+            "apps",
+            "config",
             "args",
         ],
     ),
-    ("cli/runner", &["bench", "applications", "args", "host", "show"]),
-    ("lab/cli", &["figures", "bench", "sim", "args"]),
+    ("cli/runner", &["documents", "bench", "applications", "args", "host", "show"]),
+    ("lab/cli", &["documents", "figures", "bench", "sim", "args"]),
     (
         "service/node",
         &[

@@ -9,6 +9,8 @@ mod check;
 mod cluster;
 mod common;
 mod crates;
+#[cfg(feature = "tcp")]
+mod documents;
 mod floors;
 mod language;
 mod live;

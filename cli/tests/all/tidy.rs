@@ -33,7 +33,7 @@ impl Source {
     }
 }
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a workspace").into()
 }
 
@@ -81,7 +81,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[track_caller]
-fn assert_none(broken: &[String], rule: &str) {
+pub(super) fn assert_none(broken: &[String], rule: &str) {
     assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
 }
 
@@ -299,13 +299,23 @@ fn links_between_documents_lead_somewhere() {
 
 /// The targets of all inline links outside code blocks, with their lines.
 fn links(source: &Source) -> Vec<(usize, &str)> {
-    let mut in_code = false;
+    let mut found = Vec::new();
+    for (number, line, _) in fenced(source).into_iter().filter(|(.., block)| block.is_none()) {
+        let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        found.extend(targets.map(|target| (number, target)));
+    }
+    found
+}
+
+/// The lines of a document without fences, each with the language of its code block, if any.
+pub(super) fn fenced(source: &Source) -> Vec<(usize, &str, Option<&str>)> {
+    let mut block = None;
     let mut found = Vec::new();
     for (number, line) in source.lines() {
-        in_code ^= line.trim_start().starts_with("```");
-        if !in_code {
-            let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-            found.extend(targets.map(|target| (number, target)));
+        match (line.trim_start().strip_prefix("```"), block) {
+            (Some(language), None) => block = Some(language),
+            (Some(_), Some(_)) => block = None,
+            (None, _) => found.push((number, line, block)),
         }
     }
     found

@@ -4,7 +4,8 @@
 //!
 //! # Floors
 //! A room imports only from rooms on lower floors:
-//! * this file: from arguments to the commands;
+//! * this file and `documents`: from arguments to the commands, and entry points for tests of
+//!   documents;
 //! * `figures`: experiments of the papers;
 //! * `bench`, `sim`: the commands that run load, or judge results;
 //! * `args`: the command line.
@@ -13,6 +14,8 @@
 
 mod args;
 mod bench;
+#[doc(hidden)]
+pub mod documents;
 mod figures;
 mod sim;
 

@@ -76,7 +76,7 @@ fn refuse(why: &str) -> ExitCode {
 }
 
 /// The first paragraph of clap's message and its tip, as one sentence.
-fn sentence(message: &str) -> String {
+pub(crate) fn sentence(message: &str) -> String {
     let paragraphs: Vec<String> = message
         .split("\n\n")
         .map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -5,6 +5,7 @@ mod benchmarks;
 mod described;
 mod honest;
 mod lock_systems;
+mod metrics;
 mod parts;
 mod rows;
 mod tables;

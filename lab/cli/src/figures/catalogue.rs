@@ -9,7 +9,7 @@ use super::recovery;
 use super::transactions::{self, Transactions};
 
 /// Name that selects all experiments that this build can run.
-const ALL: &str = "all";
+pub(super) const ALL: &str = "all";
 
 /// A requested experiment.
 pub(super) struct Chosen {

@@ -89,6 +89,11 @@ pub fn run(args: &FiguresArgs) -> Result<Verdict, Failure> {
     }
 }
 
+/// Whether an experiment has this name, or all have.
+pub fn is_known(name: &str) -> bool {
+    name == catalogue::ALL || catalogue::names().any(|known| known == name)
+}
+
 fn list() -> Result<Verdict, Failure> {
     let mut text = String::new();
     for one in catalogue::names().filter_map(catalogue::known) {
