@@ -138,7 +138,7 @@ make_folder() {
     for file in examples/*.toml; do
         sed "s/127\.0\.0\.1/$host/" "$file" >"$1/$file"
     done
-    ln -s "$checkout/cli" "$checkout/scripts" "$1"
+    ln -s "$checkout/lab" "$checkout/scripts" "$1"
     ln -s "$release" "$1/target/release"
 }
 

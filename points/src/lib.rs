@@ -19,7 +19,7 @@
 //!
 //! # What it is not
 //! Fault points are no part of any other build. Without the feature `enabled` they generate no
-//! code; only the feature `fault-points` of `lotus-cli` and `lotus-sim` enables it. Nor does this
+//! code; only the feature `fault-points` of `lotus-cli` and `lotus-lab` enables it. Nor does this
 //! crate decide the effect: `lotus_sim::strike` does so in simulation, the command line in
 //! processes.
 //!

@@ -4,12 +4,12 @@
 //! A checker that has never complained proves little. This crate lists, as [`Rule`]s, rules of the
 //! protocol whose absence does harm even if no node is lost for good. The code of a rule asks
 //! whether the rule is [`broken`], and if so behaves exactly like an implementation that overlooks
-//! the hazard. `lotus sim sabotage` runs the simulated cluster once per rule and demands that a
+//! the hazard. `lotus-lab sim sabotage` runs the simulated cluster once per rule and demands that a
 //! checker complains.
 //!
 //! # What it is not
 //! The switches are no part of any other build. Without the feature `enabled` the answer is a
-//! constant, so that even the check vanishes; only `lotus-cli` with its feature `sabotage` enables
+//! constant, so that even the check vanishes; only `lotus-lab` with its feature `sabotage` enables
 //! the switches. Nor is sabotage fault injection: `fabric::sim` decides what networks and machines
 //! do to correct code.
 //!

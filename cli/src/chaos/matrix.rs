@@ -12,7 +12,7 @@
 //! serve its initial rows, and no file in the directory of snapshots may have other rows (I177).
 //!
 //! # What it is not
-//! A test of transactions: no rows are written during a run. `lotus sim matrix` and `lotus chaos`
+//! A test of transactions: no rows are written during a run. `lotus-lab sim matrix` and `lotus chaos`
 //! strike clusters at work.
 
 mod ground;

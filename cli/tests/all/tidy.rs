@@ -173,7 +173,7 @@ fn nothing_is_left_unfinished() {
     assert_none(&broken, "what is there works");
 }
 
-/// A command whose reader has gone ends as it would have: `lotus sim list | head`.
+/// A command whose reader has gone ends as it would have: `lotus-lab sim list | head`.
 #[test]
 fn commands_write_to_the_standard_output_in_one_way() {
     let mut broken = Vec::new();
