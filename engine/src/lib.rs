@@ -89,7 +89,7 @@ pub use lotus_mvcc::{
 };
 pub use lotus_router::{Intent, ShardEpoch};
 pub use lotus_rows::path;
-pub use node::counted::{RowCounts, TableRows};
+pub use node::agreed::counted::{RowCounts, TableRows};
 pub use scan::{Scan, ScanCursor, ScanError, ScanPage, ScanRow, SessionScan};
 pub use snapshot::{
     Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotLife, SnapshotTable,
