@@ -3,7 +3,7 @@
 //! The simulator tests what may go wrong at which instant (`proof/sim/scenarios/`). Here threads
 //! really run beside the filling, and nothing depends on when.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
@@ -69,6 +69,15 @@ fn rows(cluster: &Cluster, table: TableId) -> Vec<(PrimaryKey, u64)> {
     rows
 }
 
+/// Sets the flag when it is dropped, also when a test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// I133 to I138: while transactions write, insert and delete, one memory node after the other is
 /// lost and comes back empty. In the end the copies are alike, although none of them is an
 /// original, and no reported write is missing.
@@ -76,30 +85,37 @@ fn rows(cluster: &Cluster, table: TableId) -> Vec<(PrimaryKey, u64)> {
 fn every_memory_node_in_turn_is_made_anew_while_transactions_run() {
     let (cluster, table) = loaded(3);
     let stop = AtomicBool::new(false);
-    let (counted, inserted) = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let (mut counted, mut inserted) = (0, 0);
-            let mut row = 0;
+    let [counted, inserted] = [const { AtomicU64::new(0) }; 2];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut row, mut fresh) = (0, ROWS);
             while !stop.load(Ordering::Relaxed) {
                 row = (row + 7) % ROWS;
-                counted += u64::from(increment(&cluster, table, row).is_ok());
-                let keep = row % 2 == 0;
-                let fresh = ROWS + inserted;
-                if inserted < ROWS && insert(&cluster, table, fresh, keep).is_ok() {
-                    inserted += 1;
+                let is_counted = increment(&cluster, table, row).is_ok();
+                counted.fetch_add(u64::from(is_counted), Ordering::Relaxed);
+                if fresh < 2 * ROWS {
+                    let is_inserted = insert(&cluster, table, fresh, row % 2 == 0).is_ok();
+                    inserted.fetch_add(u64::from(is_inserted), Ordering::Relaxed);
+                    // An insert that failed may have taken effect.
+                    fresh += 1;
                 }
             }
-            (counted, inserted)
         });
+        let _stop = Stop(&stop);
+        // However few turns the writer gets, it has written between two losses.
+        let await_more = |count: &AtomicU64| {
+            let before = count.load(Ordering::Relaxed);
+            assert!(eventually_within(PATIENCE, || count.load(Ordering::Relaxed) > before));
+        };
+        await_more(&inserted);
         for memory_node in [1, 0, 2] {
             lose(&cluster, memory_node);
             give_back(&cluster, memory_node);
             await_standing(&cluster, memory_node, MemoryStanding::Serving);
+            await_more(&counted);
         }
-        stop.store(true, Ordering::Relaxed);
-        writer.join().expect("nobody panics")
     });
-    assert!(inserted > 0);
+    let counted = counted.into_inner();
     cluster.settle().expect("no compute node fails");
     assert_eq!(cluster.memory_status().expect("it answers").copies, [3, 3, 3]);
     assert_clean(&cluster);
