@@ -213,10 +213,11 @@ fn drive(
     let history = outcome.history.as_ref().expect("it was asked for");
     let healed = started.after(scenario.storm());
     violations.extend(isolation::violations(history));
-    violations.extend(progress::violations(history, healed.0));
+    let settled = healed.after(scenario.aftermath());
+    violations.extend(progress::violations(history, settled.0));
     if scenario.waits_are_short() {
         let longest_ns = scenario.cluster.lock_timeout_us * 1_000;
-        violations.extend(progress::waits(history, healed.0, longest_ns));
+        violations.extend(progress::waits(history, settled.0, longest_ns));
     }
     violations.extend(deletions::violations(transactions(&scenario.workload), &outcome.tally));
     let kept_back = room::kept_back(scenario);
@@ -224,9 +225,9 @@ fn drive(
     if scenario.steady {
         let owners = watched.owners().map_err(|error| scenario.impossible(error))?;
         violations.extend(balance::circles(&owners));
-        let settled = healed.after(scenario.calm() / 2);
+        let balanced = healed.after(scenario.calm() / 2);
         let shared = scenario.hotspot().is_some_and(|hot| hot.hot_shards >= 2 * hot.nodes);
-        violations.extend(shared.then(|| balance::crowds(history, settled.0)).flatten());
+        violations.extend(shared.then(|| balance::crowds(history, balanced.0)).flatten());
     }
     violations.extend(cuts::violations(scenario, |node| watched.takes_part(node)));
     violations.extend(watched.missing());

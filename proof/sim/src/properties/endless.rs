@@ -54,9 +54,7 @@ impl Endless {
         Self {
             every: Duration::from_micros(scenario.cluster.endless_us),
             since: Duration::ZERO,
-            // A transaction that begins at the end of the storm also ends long before the clients
-            // do.
-            longest: (scenario.storm() / 4).min(scenario.calm() / 2).max(2 * SHORTEST),
+            longest: scenario.endless_limit().max(2 * SHORTEST),
             // A separate random stream; the other streams of the seed are unchanged.
             rng: SmallRng::seed_from_u64(seed ^ 0xE2D1_E550),
             running: Vec::new(),

@@ -11,6 +11,8 @@ use crate::verdict::Violation;
 pub const PROGRESS: &str = "every client makes progress once the faults have healed";
 
 /// Clients with `ATTEMPTS` or more attempts after `healed_ns`, on the clients' clock, all in vain.
+/// The last faults of the storm are no longer felt then: a transaction that holds its locks until
+/// its time limit starves others by right.
 pub fn violations(history: &History, healed_ns: u64) -> Vec<Violation> {
     judge(history.attempts().map(|(attempt, _)| attempt), healed_ns)
 }

@@ -36,6 +36,28 @@ impl Scenario {
         Duration::from_micros(self.calm_us)
     }
 
+    /// Longest time limit of an endless transaction. One that begins at the end of the storm still
+    /// ends long before the clients do.
+    pub(crate) fn endless_limit(&self) -> Duration {
+        (self.storm() / 4).min(self.calm() / 2)
+    }
+
+    /// Time after the storm in which its faults may still be felt: verbs that were held up land or
+    /// time out, delayed messages arrive, and endless transactions give their locks back. At most
+    /// half of the calm.
+    pub(crate) fn aftermath(&self) -> Duration {
+        let Rates { message_loss, message_delay, message_duplication, verb_delay, .. } = self.rates;
+        let timeout = Duration::from_micros(self.network.verb_timeout_us);
+        let felt = [
+            (verb_delay > 0.0, self.rates.verb_delay_max.max(timeout)),
+            (message_delay.max(message_duplication) > 0.0, self.rates.message_delay_max),
+            (message_loss > 0.0, timeout),
+            (self.cluster.endless_us > 0, self.endless_limit()),
+        ];
+        let felt = felt.into_iter().filter(|(is_drawn, _)| *is_drawn).map(|(_, time)| time);
+        felt.max().unwrap_or_default().min(self.calm() / 2)
+    }
+
     /// Whether transactions wait for locks, in order, and never long once the faults have healed.
     /// Spin locks have no order. In full memory an update holds its locks while it waits for a
     /// slot, longer than a lock request may wait. And the clients of TPC-C may all queue at one
