@@ -148,7 +148,9 @@ fn silence_is_the_time_since_the_last_question_that_was_answered() {
     let hand = Arc::new(Hand(AtomicU64::new(1)));
     let env = Env::with_clock(Arc::clone(&hand) as Arc<dyn Clock>, 0);
     let pass = |secs: u64| hand.0.fetch_add(secs * 1_000_000_000, Ordering::Relaxed);
-    let server = serve(&key(1));
+    // No connection of another test gets a port of this address, once it is free again.
+    let own = Address::Tcp(SocketAddr::from(([127, 0, 0, 2], 0)));
+    let server = AuthorityServer::start(own, &key(1), &Env::real(0)).expect("serves");
     let client = RemoteAuthority::new(server.address().clone(), key(1), Duration::from_secs(1));
     assert_eq!(client.read("a"), Ok(None));
     client.stay(&env);

@@ -234,7 +234,7 @@ fn owners_are_heard_again_when_messages_get_through() {
     assert_eq!(replay("heard-again", text, 6585, 1_000_000).violations, NOTHING);
 }
 
-/// A verb that was held up in the last moments of the storm timed out a millisecond after it. Others
+/// A verb that was held up in the last moments of the storm timed out a millisecond later. Others
 /// waited for the locks of its transaction until their deadline, which was taken for a fault of
 /// their own.
 #[test]
@@ -243,9 +243,9 @@ fn a_verb_that_the_storm_held_up_is_felt_after_it() {
     assert_eq!(replay("late-verb", text, 6047, 1_000_000).violations, NOTHING);
 }
 
-/// A transaction that never ended held its locks until its time limit, a tenth of a second after the
-/// storm. A client that had failed in vain until then got no further request, and was taken for one
-/// that starves.
+/// A transaction that never ended held its locks until its time limit, a tenth of a second after
+/// the storm. A client that had failed in vain until then got no further request, and was taken for
+/// one that starves.
 #[test]
 fn locks_held_until_a_time_limit_starve_nobody() {
     let text = include_str!("regressions/held-until-its-limit.toml");

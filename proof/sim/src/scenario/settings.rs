@@ -46,12 +46,11 @@ impl Scenario {
     /// time out, delayed messages arrive, and endless transactions give their locks back. At most
     /// half of the calm.
     pub(crate) fn aftermath(&self) -> Duration {
-        let Rates { message_loss, message_delay, message_duplication, verb_delay, .. } = self.rates;
+        let Rates { message_delay, message_duplication, verb_delay, .. } = self.rates;
         let timeout = Duration::from_micros(self.network.verb_timeout_us);
         let felt = [
             (verb_delay > 0.0, self.rates.verb_delay_max.max(timeout)),
             (message_delay.max(message_duplication) > 0.0, self.rates.message_delay_max),
-            (message_loss > 0.0, timeout),
             (self.cluster.endless_us > 0, self.endless_limit()),
         ];
         let felt = felt.into_iter().filter(|(is_drawn, _)| *is_drawn).map(|(_, time)| time);

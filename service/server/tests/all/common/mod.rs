@@ -39,7 +39,8 @@ impl Bank {
     pub fn over(cluster: Cluster, set: impl Fn(&mut Config)) -> Self {
         let table = load(&cluster);
         let nodes = cluster.config().compute_nodes;
-        let listeners = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        // No connection of another test gets a port of this address while a bank is opened anew.
+        let listeners = (0..nodes).map(|_| TcpListener::bind("127.0.0.3:0").unwrap()).collect();
         Self::at(listeners, cluster, table, set)
     }
 
