@@ -15,12 +15,12 @@ pub struct Traced {
     pub effect: i64,
     /// The committed attempt.
     txn: u64,
-    rows: Vec<Row>,
+    rows: Vec<TracedRow>,
     steps: Vec<Step>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Row {
+struct TracedRow {
     table: u16,
     key: Vec<u8>,
 }
@@ -43,12 +43,12 @@ pub struct Nonsense;
 impl Traced {
     /// Result of the attempt `txn`, with its `operations`.
     pub fn new(effect: i64, txn: TxnId, operations: &[Operation]) -> Self {
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<TracedRow> = Vec::new();
         let step = |operation: &Operation| {
             let Operation { access, table, key, version } = *operation;
-            let is_its = |row: &Row| row.table == table.0 && row.key == key.as_bytes();
+            let is_its = |row: &TracedRow| row.table == table.0 && row.key == key.as_bytes();
             let row = rows.iter().position(is_its).unwrap_or_else(|| {
-                rows.push(Row { table: table.0, key: key.as_bytes().to_vec() });
+                rows.push(TracedRow { table: table.0, key: key.as_bytes().to_vec() });
                 rows.len() - 1
             });
             let writer = version.filter(|_| access == Access::Read).map(TxnId::raw);
@@ -114,7 +114,7 @@ mod tests {
         let traced = |txn, key: &[u8], row, writer| Traced {
             effect: 0,
             txn,
-            rows: vec![Row { table: 7, key: key.to_vec() }],
+            rows: vec![TracedRow { table: 7, key: key.to_vec() }],
             steps: vec![Step { access: Access::Read, row, writer }],
         };
         assert!(traced(1, b"key", 0, None).operations().is_ok());

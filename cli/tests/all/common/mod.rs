@@ -1,4 +1,5 @@
-//! Shared by the tests of `lotus`: running it, and its files. `program` is of `lotus-lab` too.
+//! Shared by the tests of `lotus`: running it, and its files. `program` and `runs`
+//! are of `lotus-lab` too.
 
 use std::fs;
 #[cfg(feature = "tcp")]
@@ -10,8 +11,10 @@ use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub mod program;
+pub mod runs;
 
 pub use program::Scratch;
+pub use runs::is_alive;
 
 /// Exit code of a command that found no fault, and could not judge all that it was to judge.
 pub const NOT_JUDGED: i32 = 3;
@@ -30,16 +33,6 @@ pub fn host() -> Ipv4Addr {
     assert!(number < 64, "the rest of the address is the process");
     let process = std::process::id() % (1 << 16);
     Ipv4Addr::from(0x7f40_0000 | process << 6 | number)
-}
-
-/// Whether any thread of a process runs: the first may have ended long before the last. A process
-/// that has ended and was not waited for does not run.
-pub fn is_alive(process: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
-        let state = stat.rsplit(") ").next();
-        state.is_some_and(|state| !state.starts_with(['Z', 'X']))
-    })
 }
 
 /// Shows the logs of a cluster whose test has failed, among the test's output.

@@ -1,8 +1,9 @@
 //! Memory nodes, from the view of a compute node: those in use, and their free slots.
 //!
-//! * `configuration`, `placement`, `filled`, `memory_life`, `silent`: memory nodes in use, their lives,
-//!   and those that do not answer;
-//! * `slots`, `asks`, `tombstones`, `trims`: free slots, requests for more, and rows to purge or trim.
+//! * `configuration`, `placement`, `filled`, `memory_life`, `silent`: memory nodes in use, their
+//!   lives, and those that do not answer;
+//! * `slots`, `asks`, `tombstones`, `trims`: free slots, requests for more, and rows to purge or
+//!   trim.
 
 pub(crate) mod asks;
 pub(crate) mod configuration;

@@ -15,14 +15,14 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_locks, clients, extend, latency, nodes, on_machines, quantiles, rate,
-    verdict, who,
+    self, LockBench, Table, check_locks, clients, extend, latency, nodes, on_machines, quantiles,
+    rate, verdict, who,
 };
 use crate::args::BankArgs;
 use lotus_runner::show::outputs::Outputs;
 use lotus_runner::show::{Verdict, screen};
 
-impl Load for BankLoad {
+impl LockBench for BankLoad {
     type Outcome = BankOutcome;
     const DONE: &str = "ended";
 

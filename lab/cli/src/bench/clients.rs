@@ -36,7 +36,7 @@ use lotus_runner::show::watch::{Shown, Watch};
 const MEMORY_NODES: usize = 1;
 
 /// A benchmark of a lock system.
-pub(super) trait Load {
+pub(super) trait LockBench {
     type Outcome;
     /// Past tense of an operation, for the progress bar.
     const DONE: &str;
@@ -66,7 +66,10 @@ pub(super) trait Load {
 ///
 /// # Errors
 /// [`BenchError`] if there is no result.
-pub(super) fn on_machines<L: Load>(args: &LockRunArgs, load: &L) -> Result<L::Outcome, BenchError> {
+pub(super) fn on_machines<L: LockBench>(
+    args: &LockRunArgs,
+    load: &L,
+) -> Result<L::Outcome, BenchError> {
     let coordinators = args.cns * args.threads;
     let bench = format!("locks {}", load.clients().name());
     let shown = Shown {

@@ -16,8 +16,8 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_locks, clients, extend, latency, nodes, on_machines, per, quantiles,
-    rate, verdict, who,
+    self, LockBench, Table, check_locks, clients, extend, latency, nodes, on_machines, per,
+    quantiles, rate, verdict, who,
 };
 use crate::args::LockTraceArgs;
 use lotus_runner::show::outputs::Outputs;
@@ -26,7 +26,7 @@ use lotus_runner::show::{Verdict, screen};
 /// Maximum size of a trace file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-impl Load for TraceLoad {
+impl LockBench for TraceLoad {
     type Outcome = TraceOutcome;
     const DONE: &str = "ended";
 

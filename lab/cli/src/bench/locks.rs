@@ -18,14 +18,14 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, check_kept, clients, extend, latency, micros, nodes,
+    self, LockBench, Table, check_fabric, check_kept, clients, extend, latency, micros, nodes,
     on_machines, per, quantiles, rate, verdict, who,
 };
 use crate::args::{LockRunArgs, LocksArgs, SystemArgs};
 use lotus_runner::show::outputs::Outputs;
 use lotus_runner::show::{Verdict, screen};
 
-impl Load for LockLoad {
+impl LockBench for LockLoad {
     type Outcome = LockOutcome;
     const DONE: &str = "released";
 

@@ -13,14 +13,14 @@ use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, Load, Table, check_fabric, clients, extend, in_words, latency, nodes, on_machines, per,
-    quantiles, rate, verdict, who,
+    self, LockBench, Table, check_fabric, clients, extend, in_words, latency, nodes, on_machines,
+    per, quantiles, rate, verdict, who,
 };
 use crate::args::TreeArgs;
 use lotus_runner::show::outputs::Outputs;
 use lotus_runner::show::{Verdict, screen};
 
-impl Load for TreeLoad {
+impl LockBench for TreeLoad {
     type Outcome = TreeOutcome;
     const DONE: &str = "done";
 

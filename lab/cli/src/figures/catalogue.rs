@@ -22,7 +22,7 @@ pub(super) struct Chosen {
 /// Refusal of an experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum ChoiceError {
     /// The experiment does not exist.
     #[error(
         "there is no experiment {0}; `lotus-lab figures list` names them, and a path to a file \
@@ -72,8 +72,8 @@ pub(super) fn known(name: &str) -> Option<Chosen> {
 /// built-in experiments that this build can run.
 ///
 /// # Errors
-/// [`Refused`] if an experiment cannot be run.
-pub(super) fn chosen(asked: &[String]) -> Result<Vec<Chosen>, Refused> {
+/// [`ChoiceError`] if an experiment cannot be run.
+pub(super) fn chosen(asked: &[String]) -> Result<Vec<Chosen>, ChoiceError> {
     let mut all: Vec<Chosen> = Vec::new();
     for name in asked {
         let found = if name == ALL {
@@ -85,7 +85,7 @@ pub(super) fn chosen(asked: &[String]) -> Result<Vec<Chosen>, Refused> {
         for one in found {
             match all.iter().find(|other| other.name == one.name) {
                 Some(other) if other.is_known && one.is_known => (),
-                Some(_) => return Err(Refused::Twice(one.name)),
+                Some(_) => return Err(ChoiceError::Twice(one.name)),
                 None => all.push(one),
             }
         }
@@ -93,21 +93,21 @@ pub(super) fn chosen(asked: &[String]) -> Result<Vec<Chosen>, Refused> {
     Ok(all)
 }
 
-fn one(name: &str) -> Result<Chosen, Refused> {
+fn one(name: &str) -> Result<Chosen, ChoiceError> {
     let is_file = Path::new(name).extension().is_some_and(|extension| extension == "toml");
     let one = match is_file {
         true => of_file(name)?,
-        false => known(name).ok_or_else(|| Refused::Unknown(name.to_owned()))?,
+        false => known(name).ok_or_else(|| ChoiceError::Unknown(name.to_owned()))?,
     };
     match one.experiment.is_possible() {
         true => Ok(one),
-        false => Err(Refused::Unbreakable(one.name)),
+        false => Err(ChoiceError::Unbreakable(one.name)),
     }
 }
 
 /// Returns the experiment in a file, named after the file.
-fn of_file(path: &str) -> Result<Chosen, Refused> {
-    let bad = |why: String| Refused::File(path.to_owned(), why);
+fn of_file(path: &str) -> Result<Chosen, ChoiceError> {
+    let bad = |why: String| ChoiceError::File(path.to_owned(), why);
     let text = fs::read_to_string(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
     let name = Path::new(path).file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = name.unwrap_or_default();

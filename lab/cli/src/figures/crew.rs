@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use lotus_fabric::env::Env;
 use serde_json::Value;
 
-use super::Failure;
+use super::FigureError;
 use super::course::Course;
 use super::experiment::{Experiment, Length, Task};
 
@@ -38,7 +38,7 @@ struct Shared<'a, K, T> {
     left: T,
     course: &'a mut Course,
     keep: K,
-    failed: Option<Failure>,
+    failed: Option<FigureError>,
 }
 
 impl Job<'_> {
@@ -47,7 +47,7 @@ impl Job<'_> {
     /// of tasks in progress are kept.
     ///
     /// # Errors
-    /// The first failure: of the benchmark ([`Failure::Bench`]) or of `keep`.
+    /// The first failure: of the benchmark ([`FigureError::Bench`]) or of `keep`.
     ///
     /// # Panics
     /// If a benchmark panics, or a thread cannot be started.
@@ -55,8 +55,8 @@ impl Job<'_> {
         self,
         tasks: impl Iterator<Item = (usize, &'t Task)> + Send,
         course: &mut Course,
-        keep: impl FnMut(usize, Value, f64) -> Result<(), Failure> + Send,
-    ) -> Result<(), Failure> {
+        keep: impl FnMut(usize, Value, f64) -> Result<(), FigureError> + Send,
+    ) -> Result<(), FigureError> {
         let workers = course.workers().get();
         let shared = Mutex::new(Shared { left: tasks, course, keep, failed: None });
         let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ impl Job<'_> {
                 let took_s = shared.course.end(self.index, began);
                 let kept = match result {
                     Ok(result) => (shared.keep)(number, result, took_s),
-                    Err(error) => Err(Failure::Bench { label: task.label.clone(), error }),
+                    Err(error) => Err(FigureError::Bench { label: task.label.clone(), error }),
                 };
                 if let Err(failure) = kept {
                     shared.failed.get_or_insert(failure);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     /// Measures tasks on so many threads that wait for one another.
-    fn kept(labels: &[&str], workers: usize) -> (BTreeMap<usize, Value>, Result<(), Failure>) {
+    fn kept(labels: &[&str], workers: usize) -> (BTreeMap<usize, Value>, Result<(), FigureError>) {
         let workers = NonZero::new(workers).expect("not zero");
         let echo = Echo { together: Barrier::new(workers.get()) };
         let mut course = Course::start(vec![labels.len()], workers);

@@ -163,18 +163,18 @@ impl Ratio {
     }
 
     /// Our ratio of the two named points.
-    fn multiple(&self, rows: &[Row<'_>]) -> Option<f64> {
+    fn multiple(&self, rows: &[LockRow<'_>]) -> Option<f64> {
         self.between(&self.of[1], &self.over[1], rows)
     }
 
     /// Our ratio of the two series at one point, if both series have the point.
-    fn at(&self, label: &str, rows: &[Row<'_>]) -> Option<f64> {
+    fn at(&self, label: &str, rows: &[LockRow<'_>]) -> Option<f64> {
         self.between(label, label, rows)
     }
 
-    fn between(&self, of: &str, over: &str, rows: &[Row<'_>]) -> Option<f64> {
+    fn between(&self, of: &str, over: &str, rows: &[LockRow<'_>]) -> Option<f64> {
         let value = |series: &str, label: &str| {
-            let is_it = |row: &&Row<'_>| row.series.name == series && row.point.label == label;
+            let is_it = |row: &&LockRow<'_>| row.series.name == series && row.point.label == label;
             let row = rows.iter().find(is_it)?;
             row.ours.measured.get(&self.measure).copied()
         };
@@ -194,7 +194,7 @@ struct LockMeasured {
 }
 
 /// A measured point with its published values.
-struct Row<'a> {
+struct LockRow<'a> {
     series: &'a LockSeries,
     point: &'a LockPoint,
     ours: LockMeasured,
@@ -283,16 +283,16 @@ impl LockFigure {
     }
 
     /// A row for each point.
-    fn grid(&self, rows: &[Row<'_>]) -> Grid {
+    fn grid(&self, rows: &[LockRow<'_>]) -> Grid {
         let mut grid = Grid::new(rows.len(), 2);
-        let column = |value: &dyn Fn(&Row<'_>) -> Option<String>| -> Vec<String> {
+        let column = |value: &dyn Fn(&LockRow<'_>) -> Option<String>| -> Vec<String> {
             rows.iter().map(|row| value(row).unwrap_or_default()).collect()
         };
         grid.add("series", column(&|row| Some(row.series.name.clone())));
         grid.add(self.sweep.clone(), column(&|row| Some(row.point.label.clone())));
         for measure in &self.measures {
-            let ours = |row: &Row<'_>| row.ours.measured.get(measure).copied();
-            let theirs = |row: &Row<'_>| row.published.get(measure).copied();
+            let ours = |row: &LockRow<'_>| row.ours.measured.get(measure).copied();
+            let theirs = |row: &LockRow<'_>| row.published.get(measure).copied();
             grid.add(measure.title(), column(&|row| Some(measure.show(ours(row)?))));
             grid.add_if_any("published", column(&|row| Some(measure.show(theirs(row)?))));
             if rows.iter().any(|row| theirs(row).is_some()) {
@@ -304,7 +304,7 @@ impl LockFigure {
     }
 
     /// The published ratios beside our ratios.
-    fn judged(&self, rows: &[Row<'_>]) -> Vec<Judged> {
+    fn judged(&self, rows: &[LockRow<'_>]) -> Vec<Judged> {
         let labels = || self.points.iter().map(|point| point.label.as_str());
         let judge = |ratio: &Ratio| {
             let multiples = labels().filter_map(|label| ratio.at(label, rows));
@@ -336,8 +336,8 @@ impl LockFigure {
     }
 
     /// Whether our values are within the bands around the published values.
-    fn in_band(&self, rows: &[Row<'_>]) -> Vec<bool> {
-        let of = |row: &Row<'_>| -> Vec<bool> {
+    fn in_band(&self, rows: &[LockRow<'_>]) -> Vec<bool> {
+        let of = |row: &LockRow<'_>| -> Vec<bool> {
             let judge = |(measure, published): (&Measure, &f64)| {
                 let ours = *row.ours.measured.get(measure)?;
                 Some(Band::around(*published, WITHIN).has(ours))
@@ -348,14 +348,14 @@ impl LockFigure {
     }
 
     /// A plot of the sweep, with our and the published values.
-    fn plot(&self, name: &str, rows: &[Row<'_>]) -> Plot {
+    fn plot(&self, name: &str, rows: &[LockRow<'_>]) -> Plot {
         let ticks: Vec<_> = self.points.iter().map(|point| point.label.clone()).collect();
         let mut lines = Vec::new();
         for series in &self.series {
-            let of = |values: &dyn Fn(&Row<'_>) -> Option<f64>| -> Vec<(f64, f64)> {
+            let of = |values: &dyn Fn(&LockRow<'_>) -> Option<f64>| -> Vec<(f64, f64)> {
                 let rows = rows.iter().filter(|row| row.series.name == series.name);
-                let at = |row: &Row<'_>| ticks.iter().position(|tick| *tick == row.point.label);
-                let value = |row: &Row<'_>| Some(self.drawn.drawn(values(row)?));
+                let at = |row: &LockRow<'_>| ticks.iter().position(|tick| *tick == row.point.label);
+                let value = |row: &LockRow<'_>| Some(self.drawn.drawn(values(row)?));
                 rows.filter_map(|row| Some((at(row)? as f64, value(row)?))).collect()
             };
             let ours = of(&|row| row.ours.measured.get(&self.drawn).copied());
@@ -370,7 +370,7 @@ impl LockFigure {
     }
 }
 
-impl Row<'_> {
+impl LockRow<'_> {
     fn is_sound(&self) -> bool {
         self.ours.audited != Some(false)
     }
@@ -456,7 +456,7 @@ impl Experiment for LocksAlone {
         let figure = &self.figure;
         let row = |((series, point), result)| {
             let ours = LockMeasured::deserialize(result)?;
-            Ok(Row { series, point, ours, published: figure.published_of(series, point) })
+            Ok(LockRow { series, point, ours, published: figure.published_of(series, point) })
         };
         let rows =
             figure.all().zip(results).map(row).collect::<Result<Vec<_>, serde_json::Error>>()?;
@@ -473,7 +473,7 @@ impl Experiment for LocksAlone {
             busiest: rows.iter().map(|row| row.ours.busiest.clone()).collect(),
             tally: Tally::of(figure.in_band(&rows).into_iter().chain(ratios)),
             fallen: Vec::new(),
-            unsound: rows.iter().filter(|row| !row.is_sound()).map(Row::label).collect(),
+            unsound: rows.iter().filter(|row| !row.is_sound()).map(LockRow::label).collect(),
             json: rows.iter().map(|row| row.json(&self.name)).collect(),
         })
     }
@@ -533,7 +533,7 @@ mod tests {
             let value = if series.name == one { 2.0 * (at + 1) as f64 } else { 2.0 };
             let measured = BTreeMap::from([(figure.drawn, value)]);
             let ours = LockMeasured { measured, busiest: String::new(), audited: None };
-            Row { series, point, ours, published: BTreeMap::new() }
+            LockRow { series, point, ours, published: BTreeMap::new() }
         };
         let rows: Vec<_> = figure.all().enumerate().map(row).collect();
         let judged = figure.judged(&rows);

@@ -1,8 +1,8 @@
 //! `lotus-lab figures`: experiments of the papers, simulated, beside the published results.
 //!
-//! An experiment is a file in `lab/cli/figures`: series of benchmarks that differ in a flag or two. All
-//! run on the simulated testbed of LOTUS (§8.1), with data, caches and lock tables divided by ten.
-//! (TPC-C keeps its warehouses, since contention depends on them, and has a tenth of their
+//! An experiment is a file in `lab/cli/figures`: series of benchmarks that differ in a flag or two.
+//! All run on the simulated testbed of LOTUS (§8.1), with data, caches and lock tables divided by
+//! ten. (TPC-C keeps its warehouses, since contention depends on them, and has a tenth of their
 //! customers and items.) Absolute figures of another cluster mean little, so each point is compared
 //! with another point of its series, for our results and for the published results. Where results
 //! differ, the file says why; parameters are not adjusted to match.
@@ -48,13 +48,13 @@ use lotus_runner::show::Verdict;
 /// Failure of an experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum FigureError {
     /// An experiment cannot be run.
     #[error(transparent)]
-    Refused(#[from] catalogue::Refused),
+    Refused(#[from] catalogue::ChoiceError),
     /// The folder of a report cannot be used. Name another folder.
     #[error(transparent)]
-    Folder(#[from] report::Refused),
+    Folder(#[from] report::FolderError),
     /// A benchmark did not finish.
     #[error("{label}: {error}")]
     Bench {
@@ -80,8 +80,8 @@ pub enum Failure {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// [`Failure`] if there is no result.
-pub fn run(args: &FiguresArgs) -> Result<Verdict, Failure> {
+/// [`FigureError`] if there is no result.
+pub fn run(args: &FiguresArgs) -> Result<Verdict, FigureError> {
     match &args.task {
         FiguresTask::List => list(),
         FiguresTask::Run(args) => run::run(args),
@@ -94,7 +94,7 @@ pub fn is_known(name: &str) -> bool {
     name == catalogue::ALL || catalogue::names().any(|known| known == name)
 }
 
-fn list() -> Result<Verdict, Failure> {
+fn list() -> Result<Verdict, FigureError> {
     let mut text = String::new();
     for one in catalogue::names().filter_map(catalogue::known) {
         let (title, source) = (one.experiment.title(), one.experiment.source());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use lotus_benchmarks::output::Output;
 use plotters::prelude::*;
 
-use super::Failure;
+use super::FigureError;
 
 const SIZE: (u32, u32) = (760, 420);
 const MARGIN: u32 = 12;
@@ -145,11 +145,11 @@ impl Plot {
     /// Writes the plot into `directory`, which is created if missing; returns the file's path.
     ///
     /// # Errors
-    /// [`Failure::Plot`] if the system refuses.
-    pub(super) fn write(&self, directory: &Path) -> Result<PathBuf, Failure> {
+    /// [`FigureError::Plot`] if the system refuses.
+    pub(super) fn write(&self, directory: &Path) -> Result<PathBuf, FigureError> {
         let path = directory.join(self.file_name());
         let made = fs::create_dir_all(directory);
-        made.map_err(|error| Failure::Plot(path.clone(), error.to_string()))?;
+        made.map_err(|error| FigureError::Plot(path.clone(), error.to_string()))?;
         Output::check(&path)?.write(|out| out.write_all(self.svg().as_bytes()))?;
         Ok(path)
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use lotus_benchmarks::output::Output;
 
-use super::Failure;
+use super::FigureError;
 use super::catalogue::{Chosen, chosen};
 use super::course::Course;
 use super::crew::{Job, workers};
@@ -19,8 +19,8 @@ use lotus_runner::show::{Verdict, screen};
 /// earlier band.
 ///
 /// # Errors
-/// [`Failure`] if there is no result.
-pub(super) fn run(args: &FiguresRunArgs) -> Result<Verdict, Failure> {
+/// [`FigureError`] if there is no result.
+pub(super) fn run(args: &FiguresRunArgs) -> Result<Verdict, FigureError> {
     let chosen = chosen(&args.names)?;
     let output = args.json.as_deref().map(Output::check).transpose()?;
     let length = if args.short { Length::Short } else { Length::Full };
@@ -48,7 +48,7 @@ fn measure(
     index: usize,
     length: Length,
     course: &mut Course,
-) -> Result<Findings, Failure> {
+) -> Result<Findings, FigureError> {
     let Chosen { name, experiment, .. } = one;
     let (tasks, mut results) = (experiment.tasks(length), BTreeMap::new());
     let job = Job { experiment: &**experiment, name, index };
@@ -58,11 +58,11 @@ fn measure(
     })?;
     let results: Vec<_> = results.into_values().collect();
     let findings = experiment.findings(length, &results);
-    findings.map_err(|error| Failure::Result(name.clone(), error))
+    findings.map_err(|error| FigureError::Result(name.clone(), error))
 }
 
 /// Text of an experiment's findings; draws the plots, and includes their paths.
-fn text(one: &Chosen, findings: &Findings, plots: &Path) -> Result<String, Failure> {
+fn text(one: &Chosen, findings: &Findings, plots: &Path) -> Result<String, FigureError> {
     let headline = format!("{} ({})", one.experiment.title(), one.experiment.source());
     let mut text = findings.text(&headline);
     // Writing into a string cannot fail.

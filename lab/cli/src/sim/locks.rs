@@ -17,7 +17,7 @@ use lotus_locksystems::trial::{Judgement, TrialError};
 use lotus_sim::locks::{self, LockScenario};
 use serde_json::json;
 
-use super::{Failure, MOST_FAILURES, bar};
+use super::{MOST_FAILURES, SimulationError, bar};
 use crate::args::SimLocksArgs;
 use lotus_runner::show::{Verdict, screen};
 
@@ -38,8 +38,8 @@ struct Failed {
 /// Runs the trials and sums up.
 ///
 /// # Errors
-/// [`Failure`] if there is no verdict.
-pub fn run(args: &SimLocksArgs) -> Result<Verdict, Failure> {
+/// [`SimulationError`] if there is no verdict.
+pub fn run(args: &SimLocksArgs) -> Result<Verdict, SimulationError> {
     if args.scenario.as_deref() == Some("list") {
         return list();
     }
@@ -81,7 +81,7 @@ pub fn run(args: &SimLocksArgs) -> Result<Verdict, Failure> {
     Ok(if failed.is_empty() { Verdict::Sound } else { Verdict::Unsound })
 }
 
-fn list() -> Result<Verdict, Failure> {
+fn list() -> Result<Verdict, SimulationError> {
     let mut out = StandardOutput;
     for named in locks::all() {
         let fails = match named.published_fail {
@@ -101,7 +101,7 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn new(args: &'a SimLocksArgs) -> Result<Self, Failure> {
+    fn new(args: &'a SimLocksArgs) -> Result<Self, SimulationError> {
         let recovery = recovery(args);
         args.lock.map(|lock| lock.check(recovery)).transpose()?;
         Ok(match args.scenario.as_deref() {
@@ -113,13 +113,13 @@ impl<'a> Source<'a> {
             Some(name) => match locks::find(name) {
                 Some(named) if named.is_offered(recovery) => Self::Named(vec![named], recovery),
                 Some(named) if named.published_fail => {
-                    return Err(Failure::NothingMends(named.name));
+                    return Err(SimulationError::NothingMends(named.name));
                 }
                 Some(named) => {
                     named.scenario(recovery).lock().check(recovery)?;
                     Self::Named(vec![named], recovery)
                 }
-                None => return Err(Failure::UnknownOfLocks(name.to_owned())),
+                None => return Err(SimulationError::UnknownOfLocks(name.to_owned())),
             },
         })
     }

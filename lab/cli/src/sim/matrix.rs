@@ -9,15 +9,15 @@ use lotus_fabric::env::Env;
 use lotus_points::FaultPoint;
 use lotus_sim::matrix::{Cell, Coordinate, SEEDS, all, short, strike_all};
 
-use super::{Failure, bar};
+use super::{SimulationError, bar};
 use crate::args::MatrixArgs;
 use lotus_runner::show::Verdict;
 
 /// Strikes at every coordinate, and shows the results.
 ///
 /// # Errors
-/// [`Failure`] if there is no verdict.
-pub fn run(args: &MatrixArgs) -> Result<Verdict, Failure> {
+/// [`SimulationError`] if there is no verdict.
+pub fn run(args: &MatrixArgs) -> Result<Verdict, SimulationError> {
     let coordinates = chosen(args)?;
     let mut out = StandardOutput;
     if args.show {
@@ -59,7 +59,7 @@ pub fn run(args: &MatrixArgs) -> Result<Verdict, Failure> {
 }
 
 /// The requested coordinates.
-fn chosen(args: &MatrixArgs) -> Result<Vec<Coordinate>, Failure> {
+fn chosen(args: &MatrixArgs) -> Result<Vec<Coordinate>, SimulationError> {
     let Some(name) = &args.only else {
         return Ok(if args.all { all() } else { short() });
     };
@@ -67,7 +67,7 @@ fn chosen(args: &MatrixArgs) -> Result<Vec<Coordinate>, Failure> {
     let named = |one: &Coordinate| one.point.name() == name || one.to_string() == *name;
     chosen.retain(named);
     match chosen.is_empty() {
-        true => Err(Failure::UnknownCoordinate(name.clone())),
+        true => Err(SimulationError::UnknownCoordinate(name.clone())),
         false => Ok(chosen),
     }
 }

@@ -40,7 +40,7 @@ const MOST_SHRINKING_RUNS: u64 = 2000;
 /// Failure to reach a verdict.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum SimulationError {
     /// The scenario cannot be run. Change the setting named in the sentence.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
@@ -89,8 +89,8 @@ pub enum Failure {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// [`Failure`] if there is no verdict.
-pub fn run(args: &SimArgs) -> Result<Verdict, Failure> {
+/// [`SimulationError`] if there is no verdict.
+pub fn run(args: &SimArgs) -> Result<Verdict, SimulationError> {
     match &args.task {
         SimTask::Run(args) => run_campaign(args),
         SimTask::Replay(args) => replay(args),
@@ -113,7 +113,7 @@ enum Source {
 }
 
 impl Source {
-    fn new(args: &ScenarioArgs) -> Result<Self, Failure> {
+    fn new(args: &ScenarioArgs) -> Result<Self, SimulationError> {
         let Some(name) = args.scenario.as_deref() else {
             return Ok(Self::Swarm(args.locks));
         };
@@ -124,9 +124,10 @@ impl Source {
             return Ok(Self::Listed(vec![scenario]));
         }
         if !Path::new(name).exists() {
-            return Err(Failure::Unknown(name.to_owned()));
+            return Err(SimulationError::Unknown(name.to_owned()));
         }
-        let bytes = fs::read(name).map_err(|error| Failure::Unreadable(name.to_owned(), error))?;
+        let bytes =
+            fs::read(name).map_err(|error| SimulationError::Unreadable(name.to_owned(), error))?;
         Ok(Self::Listed(vec![Scenario::parse(name, &bytes)?]))
     }
 
@@ -139,9 +140,9 @@ impl Source {
     }
 
     /// The scenario for a replay of `seed`.
-    fn one(&self, seed: u64) -> Result<Scenario, Failure> {
+    fn one(&self, seed: u64) -> Result<Scenario, SimulationError> {
         match self {
-            Self::Listed(all) if all.len() > 1 => Err(Failure::NotOne),
+            Self::Listed(all) if all.len() > 1 => Err(SimulationError::NotOne),
             _ => Ok(self.scenario(seed)),
         }
     }
@@ -171,7 +172,7 @@ fn budget(args: &ScenarioArgs) -> Budget {
     Budget { events: args.max_events, ..Budget::default() }
 }
 
-fn run_campaign(args: &SimRunArgs) -> Result<Verdict, Failure> {
+fn run_campaign(args: &SimRunArgs) -> Result<Verdict, SimulationError> {
     let json = args.json.as_deref().map(Output::check).transpose()?;
     let source = Source::new(&args.scenario)?;
     let seeds = args.from..args.from.saturating_add(args.seeds);
@@ -272,7 +273,7 @@ fn text(
     text
 }
 
-fn replay(args: &SimReplayArgs) -> Result<Verdict, Failure> {
+fn replay(args: &SimReplayArgs) -> Result<Verdict, SimulationError> {
     let source = Source::new(&args.scenario)?;
     let scenario = source.one(args.seed)?;
     let mut out = BufWriter::new(StandardOutput);
@@ -301,12 +302,12 @@ fn replay(args: &SimReplayArgs) -> Result<Verdict, Failure> {
     Ok(if outcome.is_clean() { Verdict::Sound } else { Verdict::Unsound })
 }
 
-fn make_short(args: &SimReplayArgs) -> Result<Verdict, Failure> {
+fn make_short(args: &SimReplayArgs) -> Result<Verdict, SimulationError> {
     let source = Source::new(&args.scenario)?;
     let scenario = source.one(args.seed)?;
     let budget = budget(&args.scenario);
     let outcome = run_once(&scenario, args.seed, budget, None)?;
-    let violation = outcome.violations.first().ok_or(Failure::Clean(args.seed))?;
+    let violation = outcome.violations.first().ok_or(SimulationError::Clean(args.seed))?;
     let bar = bar(MOST_SHRINKING_RUNS);
     let short = shrink(&scenario, args.seed, budget, &violation.property, |runs, _| {
         bar.set_position(runs);
@@ -319,7 +320,7 @@ fn make_short(args: &SimReplayArgs) -> Result<Verdict, Failure> {
     Ok(Verdict::Unsound)
 }
 
-fn list() -> Result<Verdict, Failure> {
+fn list() -> Result<Verdict, SimulationError> {
     // On a terminal the columns share its width; otherwise a scenario takes one line.
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);

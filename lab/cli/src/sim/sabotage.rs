@@ -8,15 +8,15 @@ use lotus_fabric::env::Env;
 use lotus_sabotage::Rule;
 use lotus_sim::sabotage::{FalseAlarm, Row, Verdict as Hunted, control, controlled, hunt_all};
 
-use super::{Failure, bar};
+use super::{SimulationError, bar};
 use crate::args::SabotageArgs;
 use lotus_runner::show::Verdict;
 
 /// Hunts for every rule, then runs the seeds again with all rules intact.
 ///
 /// # Errors
-/// [`Failure`] if there is no verdict.
-pub fn run(args: &SabotageArgs) -> Result<Verdict, Failure> {
+/// [`SimulationError`] if there is no verdict.
+pub fn run(args: &SabotageArgs) -> Result<Verdict, SimulationError> {
     let rules: Vec<Rule> = match &args.rule {
         None => Rule::ALL.to_vec(),
         Some(name) => vec![named(name)?],
@@ -52,9 +52,9 @@ pub fn run(args: &SabotageArgs) -> Result<Verdict, Failure> {
     Ok(if sound { Verdict::Sound } else { Verdict::Unsound })
 }
 
-fn named(name: &str) -> Result<Rule, Failure> {
+fn named(name: &str) -> Result<Rule, SimulationError> {
     let found = Rule::ALL.iter().copied().find(|rule| rule.name() == name);
-    found.ok_or_else(|| Failure::UnknownRule(name.to_owned()))
+    found.ok_or_else(|| SimulationError::UnknownRule(name.to_owned()))
 }
 
 fn judged(row: &Row) -> String {

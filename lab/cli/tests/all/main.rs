@@ -7,4 +7,5 @@ mod figures;
 mod redis;
 #[path = "../../../locksystems/tests/servers/redis_server.rs"]
 mod redis_server;
+mod runs;
 mod sim;

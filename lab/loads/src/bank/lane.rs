@@ -14,12 +14,12 @@ use rand::Rng;
 use super::plan::Plan;
 use super::server::{Ask, Customer, Teller};
 use super::{BankTally, Shared};
-use crate::lanes::{LaneLocks, Load, Mark, Seat, Work, nanos};
+use crate::lanes::{LaneClient, LaneLocks, Load, Mark, Work, nanos};
 use crate::two_phase::{Failed, PAUSES, Phases};
 
 /// A lane that runs a bank's transactions.
 pub(super) struct Serving<A, L> {
-    seat: Seat<A>,
+    seat: LaneClient<A>,
     shared: Arc<Shared>,
     locks: L,
     teller: Rc<Teller>,
@@ -38,7 +38,7 @@ impl Load for Arc<Shared> {
     type Tally = BankTally;
     type Work<A: Access> = Serving<A, Words<A>>;
 
-    fn work<A: Access>(&self, seat: Seat<A>) -> Serving<A, Words<A>> {
+    fn work<A: Access>(&self, seat: LaneClient<A>) -> Serving<A, Words<A>> {
         let locks = Words::over(seat.client().clone(), Arc::clone(&self.spaces));
         let rpc = seat.client().client().rpc().clone();
         Serving::new(seat, Self::clone(self), locks, rpc)
@@ -50,7 +50,7 @@ impl<A: LaneLocks, L: Locker> Work for Serving<A, L> {
     type Tally = BankTally;
     type Failed = Ended;
 
-    fn seat(&self) -> &Seat<A> {
+    fn seat(&self) -> &LaneClient<A> {
         &self.seat
     }
 
@@ -116,7 +116,7 @@ impl<A: LaneLocks, L: Locker> Work for Serving<A, L> {
 
 impl<A, L: Locker> Serving<A, L> {
     /// Creates the part of a lane that has these locks and messages.
-    pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>, locks: L, rpc: Rpc) -> Self {
+    pub(super) fn new(seat: LaneClient<A>, shared: Arc<Shared>, locks: L, rpc: Rpc) -> Self {
         let teller = Teller::new(rpc, shared.load.server());
         Self { seat, shared, locks, teller }
     }

@@ -36,7 +36,7 @@ use lotus_locksystems::servers::{Kept, SWITCH_SLOTS};
 use lotus_locksystems::systems::Kind;
 
 use crate::lanes::{
-    self, Clients, Course, Done, KeptLane, Latencies, Run, Seat, Used, latencies, refused,
+    self, Clients, Course, Done, KeptLane, LaneClient, Latencies, Run, Used, latencies, refused,
 };
 use crate::locks::kept::{self, Popular, Service, ServiceVisitor};
 use crate::two_phase::{Holders, audit, spaces_of};
@@ -252,7 +252,7 @@ impl<M: Machines> ServiceVisitor for Visit<'_, M> {
         let (service, course) =
             (Arc::new(service), Course::new(machines, load.clients.clone(), progress));
         let noted = Arc::clone(&shared);
-        let work = move |seat: Seat<KeptLane<S::Locker>>| {
+        let work = move |seat: LaneClient<KeptLane<S::Locker>>| {
             let KeptLane(locks, rpc) = seat.client().clone();
             Serving::new(seat, Arc::clone(&noted), locks, rpc)
         };

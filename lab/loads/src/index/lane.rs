@@ -18,7 +18,7 @@ use super::ledger::Ledger;
 use super::page::Image;
 use super::tree::{Failed, Places, Tree, add_words};
 use super::{Shape, Shared, TreeTally};
-use crate::lanes::{Load, Mark, Seat, Work, nanos};
+use crate::lanes::{LaneClient, Load, Mark, Work, nanos};
 
 /// Number of pages written in one batch.
 const PUT: usize = 16;
@@ -58,7 +58,7 @@ pub(super) async fn put_pages(
 
 /// A lane that searches and updates the tree.
 pub(super) struct Visits<A: Access> {
-    seat: Seat<A>,
+    seat: LaneClient<A>,
     tree: Tree<A>,
     shared: Arc<Shared>,
 }
@@ -67,7 +67,7 @@ impl Load for Arc<Shared> {
     type Tally = TreeTally;
     type Work<A: Access> = Visits<A>;
 
-    fn work<A: Access>(&self, seat: Seat<A>) -> Visits<A> {
+    fn work<A: Access>(&self, seat: LaneClient<A>) -> Visits<A> {
         Visits::new(seat, Self::clone(self))
     }
 }
@@ -77,7 +77,7 @@ impl<A: Access> Work for Visits<A> {
     type Tally = TreeTally;
     type Failed = Failed;
 
-    fn seat(&self) -> &Seat<A> {
+    fn seat(&self) -> &LaneClient<A> {
         &self.seat
     }
 
@@ -116,7 +116,7 @@ impl<A: Access> Work for Visits<A> {
 }
 
 impl<A: Access> Visits<A> {
-    pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(seat: LaneClient<A>, shared: Arc<Shared>) -> Self {
         let tree = Tree::new(seat.lane().clone(), seat.client().clone(), shared.places);
         Self { seat, tree, shared }
     }

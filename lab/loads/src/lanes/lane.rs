@@ -40,7 +40,7 @@ pub(crate) trait Load: Clone + Send + 'static {
     type Work<A: Access>: Work<Access = A, Tally = Self::Tally>;
 
     /// Creates the part of a lane.
-    fn work<A: Access>(&self, seat: Seat<A>) -> Self::Work<A>;
+    fn work<A: Access>(&self, seat: LaneClient<A>) -> Self::Work<A>;
 }
 
 /// A moment of a run.
@@ -64,7 +64,7 @@ pub(crate) trait Work: 'static {
     type Failed: Display;
 
     /// The lane.
-    fn seat(&self) -> &Seat<Self::Access>;
+    fn seat(&self) -> &LaneClient<Self::Access>;
 
     /// Performs one operation, and tallies the operation if it counts.
     fn operate(
@@ -122,7 +122,7 @@ impl<L: Locker> LaneLocks for KeptLane<L> {
 }
 
 /// A lane of a run.
-pub(crate) struct Seat<A> {
+pub(crate) struct LaneClient<A> {
     lane: Lane,
     client: A,
     course: Arc<Course>,
@@ -130,7 +130,7 @@ pub(crate) struct Seat<A> {
     index: usize,
 }
 
-impl<A: Access> Seat<A> {
+impl<A: Access> LaneClient<A> {
     /// Opens a lane on its core.
     pub(super) fn open(
         run: &Run<A::System>,
@@ -149,7 +149,7 @@ impl<A: Access> Seat<A> {
     }
 }
 
-impl<A> Seat<A> {
+impl<A> LaneClient<A> {
     /// The seat of a lane that is open.
     pub(crate) fn new(course: &Arc<Course>, lane: Lane, client: A) -> Self {
         let at = lane.at();

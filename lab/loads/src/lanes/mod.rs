@@ -37,7 +37,7 @@ use lotus_locksystems::servers::Kept;
 use lotus_locksystems::systems::Choice;
 
 pub(crate) use findings::Findings;
-pub(crate) use lane::{KeptLane, LaneLocks, Load, Mark, Seat, Work, nanos};
+pub(crate) use lane::{KeptLane, LaneClient, LaneLocks, Load, Mark, Work, nanos};
 
 /// The memory node.
 pub(crate) const MEMORY: NodeId = NodeId(0);
@@ -346,11 +346,11 @@ impl Course {
         &self,
         machines: &M,
         lanes: impl IntoIterator<Item = (Member, u16, O)>,
-        work: impl Fn(Seat<A>) -> W + Clone + Send + 'static,
+        work: impl Fn(LaneClient<A>) -> W + Clone + Send + 'static,
     ) -> Result<Running<M::Core, W::Tally>, DeployError>
     where
         M: Machines,
-        O: FnOnce(&mut Executor) -> Option<Seat<A>> + Send + 'static,
+        O: FnOnce(&mut Executor) -> Option<LaneClient<A>> + Send + 'static,
         A: LaneLocks,
         W: Work<Access = A>,
         W::Tally: Default + Send + 'static,
@@ -487,7 +487,7 @@ impl<S: LockSystem> Run<S> {
             }
         }
         let load = load.clone();
-        self.course.start(machines, lanes, move |seat: Seat<A>| load.work(seat))
+        self.course.start(machines, lanes, move |seat: LaneClient<A>| load.work(seat))
     }
 
     /// Opens a lane on its core; a failure to open the lane is a failure of the run.
@@ -497,10 +497,10 @@ impl<S: LockSystem> Run<S> {
         member: Member,
         lane: u16,
         table: A::Table,
-    ) -> impl FnOnce(&mut Executor) -> Option<Seat<A>> + Send + use<S, A> {
+    ) -> impl FnOnce(&mut Executor) -> Option<LaneClient<A>> + Send + use<S, A> {
         let run = Arc::clone(self);
         move |executor| {
-            let seat = Seat::open(&run, executor, &*fabric, member, lane, table);
+            let seat = LaneClient::open(&run, executor, &*fabric, member, lane, table);
             seat.map_err(|error| run.course.progress.fail(error.to_string())).ok()
         }
     }
@@ -528,7 +528,7 @@ impl<S: LockSystem> Run<S> {
     where
         M: Machines,
         R: 'static + Send,
-        F: AsyncFnOnce(Seat<Client<S>>) -> Result<R, String> + Send + 'static,
+        F: AsyncFnOnce(LaneClient<Client<S>>) -> Result<R, String> + Send + 'static,
     {
         let member = self.course.roster.join(self.course.clients.outsider(), 1);
         let member = member.ok_or_else(|| refused("locks name fewer nodes"))?;
@@ -557,8 +557,8 @@ fn since(mut report: Report, before: Option<&Report>) -> Report {
 
 /// The program of a lane: runs the lane's clients, and sends their results.
 fn program<A: LaneLocks, W: Work<Access = A>>(
-    open: impl FnOnce(&mut Executor) -> Option<Seat<A>> + Send + 'static,
-    work: impl FnOnce(Seat<A>) -> W + Send + 'static,
+    open: impl FnOnce(&mut Executor) -> Option<LaneClient<A>> + Send + 'static,
+    work: impl FnOnce(LaneClient<A>) -> W + Send + 'static,
     sender: Sender<Done<W::Tally>>,
     stopped: Receiver<()>,
 ) -> Program

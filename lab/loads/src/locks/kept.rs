@@ -34,7 +34,7 @@ use super::redis::{RealRedis, RedisService};
 use super::switched::Switched;
 use super::{LockLoad, LockOutcome, LockTally, LossRecovery, Shared, with_noted};
 use crate::lanes::{
-    self, Clients, Course, Done, KeptLane, Looking, MEMORY, Mark, OBJECT, REGION, Seat, Work,
+    self, Clients, Course, Done, KeptLane, LaneClient, Looking, MEMORY, Mark, OBJECT, REGION, Work,
     refused,
 };
 
@@ -194,7 +194,7 @@ pub(crate) fn run_lanes<M, S, W>(
     machines: &M,
     course: &Arc<Course>,
     service: &Arc<S>,
-    work: impl Fn(Seat<KeptLane<S::Locker>>) -> W + Clone + Send + 'static,
+    work: impl Fn(LaneClient<KeptLane<S::Locker>>) -> W + Clone + Send + 'static,
     lost: Option<NodeId>,
 ) -> Result<Done<W::Tally>, DeployError>
 where
@@ -306,7 +306,7 @@ fn open<S: Service>(
     fabric: Arc<dyn Fabric>,
     member: Member,
     lane: u16,
-) -> impl FnOnce(&mut Executor) -> Option<Seat<KeptLane<S::Locker>>> + Send + use<S> {
+) -> impl FnOnce(&mut Executor) -> Option<LaneClient<KeptLane<S::Locker>>> + Send + use<S> {
     let (service, course) = (Arc::clone(service), Arc::clone(course));
     move |executor| {
         let at = Endpoint { node: member.node, lane: LaneId(lane) };
@@ -314,7 +314,7 @@ fn open<S: Service>(
         let lane = lane.map_err(|error| course.progress().fail(error.to_string())).ok()?;
         let rpc = Rpc::new(lane.clone());
         let locker = service.open(&rpc, member, &course);
-        Some(Seat::new(&course, lane, KeptLane(locker, rpc)))
+        Some(LaneClient::new(&course, lane, KeptLane(locker, rpc)))
     }
 }
 
@@ -352,7 +352,7 @@ fn judge<M: Machines>(
 
 /// A lane's part in the load.
 struct KeptLocking<L: Locker> {
-    seat: Seat<KeptLane<L>>,
+    seat: LaneClient<KeptLane<L>>,
     shared: Arc<Shared>,
     /// Locks that the lane holds from the beginning to the end.
     kept: RefCell<Vec<L::Held>>,
@@ -363,7 +363,7 @@ impl<L: Locker> Work for KeptLocking<L> {
     type Tally = LockTally;
     type Failed = NotHeld;
 
-    fn seat(&self) -> &Seat<KeptLane<L>> {
+    fn seat(&self) -> &LaneClient<KeptLane<L>> {
         &self.seat
     }
 

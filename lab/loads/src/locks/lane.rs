@@ -13,7 +13,7 @@ use rand::Rng;
 
 use super::operation::{Operation, post};
 use super::{LockLoad, LockTally, LongReads, Shared};
-use crate::lanes::{Findings, Load, Mark, Seat, Work, offset_of_data};
+use crate::lanes::{Findings, LaneClient, Load, Mark, Work, offset_of_data};
 
 /// Number of locks that the audit reads in one batch.
 const AUDITED: u64 = 256;
@@ -54,7 +54,7 @@ impl Intent {
 
 /// A lane that uses locks.
 pub(super) struct Locking<A: Access> {
-    seat: Seat<A>,
+    seat: LaneClient<A>,
     shared: Arc<Shared>,
 }
 
@@ -62,7 +62,7 @@ impl Load for Arc<Shared> {
     type Tally = LockTally;
     type Work<A: Access> = Locking<A>;
 
-    fn work<A: Access>(&self, seat: Seat<A>) -> Locking<A> {
+    fn work<A: Access>(&self, seat: LaneClient<A>) -> Locking<A> {
         Locking::new(seat, Self::clone(self))
     }
 }
@@ -72,7 +72,7 @@ impl<A: Access> Work for Locking<A> {
     type Tally = LockTally;
     type Failed = NotHeld;
 
-    fn seat(&self) -> &Seat<A> {
+    fn seat(&self) -> &LaneClient<A> {
         &self.seat
     }
 
@@ -109,7 +109,7 @@ pub(super) fn expel_the_lost<W: Work>(work: &Rc<W>, shared: &Shared) {
 }
 
 impl<A: Access> Locking<A> {
-    pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(seat: LaneClient<A>, shared: Arc<Shared>) -> Self {
         Self { seat, shared }
     }
 

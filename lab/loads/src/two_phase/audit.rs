@@ -3,14 +3,14 @@
 use lotus_locks::{LockSpace, LockSystem as _};
 use lotus_locksystems::local::Access;
 
-use crate::lanes::{Findings, Seat};
+use crate::lanes::{Findings, LaneClient};
 
 /// Number of locks read in one batch.
 const AUDITED: u64 = 256;
 
 /// Reads every lock; returns the locks that are not free, or a sentence if they cannot be read.
 pub(crate) async fn not_free<A: Access>(
-    seat: &Seat<A>,
+    seat: &LaneClient<A>,
     spaces: &[LockSpace],
 ) -> Result<Vec<String>, String> {
     let (system, mut findings) = (seat.client().client().system(), Findings::default());

@@ -13,12 +13,12 @@ use rand::Rng;
 
 use super::strict::{Failed, PAUSES, Phases};
 use super::{Shared, TraceTally};
-use crate::lanes::{LaneLocks, Load, Mark, Seat, Work, nanos};
+use crate::lanes::{LaneClient, LaneLocks, Load, Mark, Work, nanos};
 use crate::traces::{Origin, Transaction};
 
 /// A lane that runs the transactions of a trace.
 pub(super) struct Transacting<A, L> {
-    seat: Seat<A>,
+    seat: LaneClient<A>,
     shared: Arc<Shared>,
     locks: L,
     /// Number of transactions that the lane has begun.
@@ -31,7 +31,7 @@ impl Load for Arc<Shared> {
     type Tally = TraceTally;
     type Work<A: Access> = Transacting<A, Words<A>>;
 
-    fn work<A: Access>(&self, seat: Seat<A>) -> Transacting<A, Words<A>> {
+    fn work<A: Access>(&self, seat: LaneClient<A>) -> Transacting<A, Words<A>> {
         let locks = Words::over(seat.client().clone(), Arc::clone(&self.spaces));
         Transacting::new(seat, Self::clone(self), locks)
     }
@@ -42,7 +42,7 @@ impl<A: LaneLocks, L: Locker> Work for Transacting<A, L> {
     type Tally = TraceTally;
     type Failed = NotHeld;
 
-    fn seat(&self) -> &Seat<A> {
+    fn seat(&self) -> &LaneClient<A> {
         &self.seat
     }
 
@@ -74,7 +74,7 @@ impl<A: LaneLocks, L: Locker> Work for Transacting<A, L> {
 }
 
 impl<A, L: Locker> Transacting<A, L> {
-    pub(super) fn new(seat: Seat<A>, shared: Arc<Shared>, locks: L) -> Self {
+    pub(super) fn new(seat: LaneClient<A>, shared: Arc<Shared>, locks: L) -> Self {
         Self { seat, shared, locks, begun: Cell::new(0), executed: Cell::new(Nanos(0)) }
     }
 

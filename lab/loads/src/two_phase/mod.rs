@@ -39,7 +39,7 @@ use lotus_locksystems::systems::Kind;
 use rand::SeedableRng;
 
 use crate::lanes::{
-    self, Clients, Course, KeptLane, Latencies, MEMORY, REGION, Run, Seat, Used, latencies,
+    self, Clients, Course, KeptLane, LaneClient, Latencies, MEMORY, REGION, Run, Used, latencies,
     offset_of_data, refused,
 };
 use crate::locks::kept::{self, Popular, Service, ServiceVisitor};
@@ -261,7 +261,7 @@ impl<M: Machines> ServiceVisitor for Visit<'_, M> {
         let (service, course) =
             (Arc::new(service), Course::new(machines, load.clients.clone(), progress));
         let noted = Arc::clone(&shared);
-        let work = move |seat: Seat<KeptLane<S::Locker>>| {
+        let work = move |seat: LaneClient<KeptLane<S::Locker>>| {
             let locks = seat.client().0.clone();
             Transacting::new(seat, Arc::clone(&noted), locks)
         };

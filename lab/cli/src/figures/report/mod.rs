@@ -10,7 +10,7 @@ mod store;
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 
-use super::Failure;
+use super::FigureError;
 use super::catalogue::{Chosen, chosen, known};
 use super::course::Course;
 use super::crew::{Job, workers};
@@ -20,14 +20,14 @@ use lotus_benchmarks::stream::StandardOutput;
 use lotus_runner::host::origin;
 use lotus_runner::show::Verdict;
 use page::{Content, Section, page};
-pub use store::Refused;
+pub use store::FolderError;
 use store::{Kept, Store};
 
 /// Name that selects all experiments.
 const ALL: &str = "all";
 
 /// An experiment, with its stored results.
-struct Part {
+struct Chapter {
     chosen: Chosen,
     tasks: Vec<(Task, Option<Kept>)>,
     /// Reason why the experiment cannot be measured.
@@ -38,8 +38,8 @@ struct Part {
 /// band, or if a point could not be measured.
 ///
 /// # Errors
-/// [`Failure`] if there is no page.
-pub(super) fn run(args: &FiguresReportArgs) -> Result<Verdict, Failure> {
+/// [`FigureError`] if there is no page.
+pub(super) fn run(args: &FiguresReportArgs) -> Result<Verdict, FigureError> {
     let all = [ALL.to_owned()];
     let mut asked = chosen(if args.names.is_empty() { &all } else { &args.names })?;
     let length = if args.short { Length::Short } else { Length::Full };
@@ -52,17 +52,18 @@ pub(super) fn run(args: &FiguresReportArgs) -> Result<Verdict, Failure> {
     asked.extend(earlier.into_iter().filter(|one| one.experiment.is_possible()));
     let names = asked.iter().filter(|one| one.is_known).map(|one| one.name.as_str());
     store.ask_for(names)?;
-    let mut parts: Vec<_> = asked.into_iter().map(|one| Part::of(one, length, &store)).collect();
-    let left = parts.iter().map(Part::missing).collect();
+    let mut chapters: Vec<_> =
+        asked.into_iter().map(|one| Chapter::of(one, length, &store)).collect();
+    let left = chapters.iter().map(Chapter::missing).collect();
     let course = Course::start(left, workers(args.workers, length));
-    let measured = measure(&mut parts, &store, length, course)?;
-    let sections: Vec<_> = parts.iter().map(|part| part.section(length)).collect();
+    let measured = measure(&mut chapters, &store, length, course)?;
+    let sections: Vec<_> = chapters.iter().map(|chapter| chapter.section(length)).collect();
     let path = store.write_page(&page(&sections, &origin::here(), args.short))?;
-    let kept: usize = parts.iter().map(|part| part.tasks.len() - part.missing()).sum();
+    let kept: usize = chapters.iter().map(|chapter| chapter.tasks.len() - chapter.missing()).sum();
     let text = format!(
         "{}: {} experiments, {measured} points measured now, {} earlier\n",
         path.display(),
-        parts.len(),
+        chapters.len(),
         kept - measured
     );
     StandardOutput.write_all(text.as_bytes())?;
@@ -75,25 +76,25 @@ pub(super) fn run(args: &FiguresReportArgs) -> Result<Verdict, Failure> {
 
 /// Measures missing points; returns their number. A failure ends only its own experiment.
 fn measure(
-    parts: &mut [Part],
+    chapters: &mut [Chapter],
     store: &Store,
     length: Length,
     mut course: Course,
-) -> Result<usize, Failure> {
+) -> Result<usize, FigureError> {
     let short = length == Length::Short;
     let mut measured = 0;
-    for index in 0..parts.len() {
-        if parts[index].missing() == 0 {
+    for index in 0..chapters.len() {
+        if chapters[index].missing() == 0 {
             continue;
         }
-        measured += parts[index].measure(index, store, &mut course)?;
-        let sections: Vec<_> = parts.iter().map(|part| part.section(length)).collect();
+        measured += chapters[index].measure(index, store, &mut course)?;
+        let sections: Vec<_> = chapters.iter().map(|chapter| chapter.section(length)).collect();
         store.write_page(&page(&sections, &origin::here(), short))?;
     }
     Ok(measured)
 }
 
-impl Part {
+impl Chapter {
     fn of(chosen: Chosen, length: Length, store: &Store) -> Self {
         let tasks = chosen.experiment.tasks(length).into_iter().enumerate();
         let found = |(number, task): (usize, Task)| {
@@ -115,7 +116,7 @@ impl Part {
         index: usize,
         store: &Store,
         course: &mut Course,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, FigureError> {
         let Chosen { name, experiment, .. } = &self.chosen;
         let mut new = BTreeMap::new();
         let missing = self.tasks.iter().enumerate().filter(|(_, (_, kept))| kept.is_none());
@@ -141,7 +142,7 @@ impl Part {
             self.tasks[number].1 = Some(one);
         }
         match outcome {
-            Err(error @ Failure::Bench { .. }) => {
+            Err(error @ FigureError::Bench { .. }) => {
                 course.aside(|| {
                     // A closed standard error is ignored.
                     let _ = writeln!(io::stderr(), "error: {name}: {error}");

@@ -34,7 +34,7 @@ const LONGEST_NAME: usize = 80;
 /// Refusal of a folder.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum FolderError {
     /// The path is not a folder.
     #[error("{} is not a folder", .0.display())]
     NoFolder(PathBuf),
@@ -120,17 +120,17 @@ impl Store {
     /// Opens a folder, which is created if missing. With `again`, all points in it are removed.
     ///
     /// # Errors
-    /// [`Refused`] if the folder is neither empty nor a report, or, without `again`, is a report of
-    /// another program.
+    /// [`FolderError`] if the folder is neither empty nor a report, or, without `again`, is a
+    /// report of another program.
     pub(super) fn open(
         folder: &Path,
         origin: Origin,
         length: Length,
         again: bool,
-    ) -> Result<Self, Refused> {
-        let system = |error| Refused::System { folder: folder.to_owned(), error };
+    ) -> Result<Self, FolderError> {
+        let system = |error| FolderError::System { folder: folder.to_owned(), error };
         if fs::metadata(folder).is_ok_and(|found| !found.is_dir()) {
-            return Err(Refused::NoFolder(folder.to_owned()));
+            return Err(FolderError::NoFolder(folder.to_owned()));
         }
         fs::create_dir_all(folder).map_err(system)?;
         let mut manifest = Manifest {
@@ -145,7 +145,7 @@ impl Store {
             manifest.experiments.clone_from(&found.experiments);
             if found != manifest && !again {
                 let (of, now) = (found.in_words(), manifest.in_words());
-                return Err(Refused::Other { folder: folder.to_owned(), of, now });
+                return Err(FolderError::Other { folder: folder.to_owned(), of, now });
             }
         }
         if again {
@@ -157,8 +157,8 @@ impl Store {
     }
 
     /// The manifest; `None` if the folder is empty.
-    fn found(&self) -> Result<Option<Manifest>, Refused> {
-        let system = |error| Refused::System { folder: self.folder.clone(), error };
+    fn found(&self) -> Result<Option<Manifest>, FolderError> {
+        let system = |error| FolderError::System { folder: self.folder.clone(), error };
         let mut is_empty = true;
         for entry in fs::read_dir(&self.folder).map_err(system)? {
             let name = entry.map_err(system)?.file_name();
@@ -173,7 +173,7 @@ impl Store {
         let manifest = text.and_then(|text| serde_json::from_slice::<Manifest>(&text).ok());
         match manifest.filter(|manifest| manifest.lotus_report == FORM) {
             Some(manifest) => Ok(Some(manifest)),
-            None => Err(Refused::Occupied(self.folder.clone())),
+            None => Err(FolderError::Occupied(self.folder.clone())),
         }
     }
 
@@ -230,10 +230,10 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the system.
-    pub(super) fn keep(&self, number: usize, task: &Task, kept: &Kept) -> Result<(), Refused> {
+    pub(super) fn keep(&self, number: usize, task: &Task, kept: &Kept) -> Result<(), FolderError> {
         let path = self.path(&kept.experiment, number, task);
         let folder = path.parent().unwrap_or(&self.folder);
-        let system = |error| Refused::System { folder: folder.to_owned(), error };
+        let system = |error| FolderError::System { folder: folder.to_owned(), error };
         fs::create_dir_all(folder).map_err(system)?;
         Ok(screen::write_json(&Output::check(&path)?, kept)?)
     }
@@ -296,7 +296,12 @@ mod tests {
         }
     }
 
-    fn open(folder: &Path, commit: &str, length: Length, again: bool) -> Result<Store, Refused> {
+    fn open(
+        folder: &Path,
+        commit: &str,
+        length: Length,
+        again: bool,
+    ) -> Result<Store, FolderError> {
         Store::open(folder, origin(commit), length, again)
     }
 

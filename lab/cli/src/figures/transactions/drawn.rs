@@ -4,21 +4,21 @@
 //! plotted over `x`, with a line for each label. Any other series is plotted point by point, with
 //! our and the published values.
 
-use super::file::{Figure, Load};
-use super::rows::Row;
+use super::file::{ClosedLoops, Figure};
+use super::rows::SeriesRow;
 use crate::figures::observed::Observed;
 use crate::figures::plot::{Line, Plot};
 
 /// All plots of the figure `name`.
-pub(super) fn plots(name: &str, figure: &Figure, rows: &[Row<'_>]) -> Vec<Plot> {
+pub(super) fn plots(name: &str, figure: &Figure, rows: &[SeriesRow<'_>]) -> Vec<Plot> {
     let mut plots = Vec::new();
     if let Some(x) = &figure.x {
         plots.extend(over(name, x, rows));
     }
     let alone = figure.series.iter().filter(|_| figure.x.is_none());
     for series in alone {
-        let of = |row: &&Row<'_>| row.series.name == series.name;
-        let rows: Vec<&Row<'_>> = rows.iter().filter(of).collect();
+        let of = |row: &&SeriesRow<'_>| row.series.name == series.name;
+        let rows: Vec<&SeriesRow<'_>> = rows.iter().filter(of).collect();
         let name = format!("{name}, {}", series.name);
         if !series.sweep.is_empty() {
             plots.extend(curves(&name, &rows));
@@ -30,10 +30,10 @@ pub(super) fn plots(name: &str, figure: &Figure, rows: &[Row<'_>]) -> Vec<Plot> 
 }
 
 /// Median and 99th percentile over throughput, a line for each point.
-fn curves(name: &str, rows: &[&Row<'_>]) -> [Plot; 2] {
+fn curves(name: &str, rows: &[&SeriesRow<'_>]) -> [Plot; 2] {
     ["P50", "P99"].map(|which| {
-        let line = |row: &&Row<'_>| {
-            let at = |(_, _, observed): &(Option<Load>, usize, &Observed)| {
+        let line = |row: &&SeriesRow<'_>| {
+            let at = |(_, _, observed): &(Option<ClosedLoops>, usize, &Observed)| {
                 let latency = observed.latency_us;
                 let us = if which == "P50" { latency.p50 } else { latency.p99 };
                 (observed.throughput_tps / 1e3, us)
@@ -49,20 +49,20 @@ fn curves(name: &str, rows: &[&Row<'_>]) -> [Plot; 2] {
 }
 
 /// Throughput, ratio and median latency over the figure's `x`, a line for each label.
-fn over(name: &str, x: &str, rows: &[Row<'_>]) -> [Plot; 3] {
+fn over(name: &str, x: &str, rows: &[SeriesRow<'_>]) -> [Plot; 3] {
     let mut labels: Vec<&str> = Vec::new();
     for row in rows {
         if !labels.contains(&row.point.label.as_str()) {
             labels.push(&row.point.label);
         }
     }
-    let points = |label: &str, value: &dyn Fn(&Row<'_>) -> Option<f64>| {
+    let points = |label: &str, value: &dyn Fn(&SeriesRow<'_>) -> Option<f64>| {
         let of = rows.iter().filter(|row| row.point.label == label);
         let mut points: Vec<_> = of.filter_map(|row| Some((row.series.at?, value(row)?))).collect();
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
         points
     };
-    let lines = |value: &dyn Fn(&Row<'_>) -> Option<f64>| -> Vec<Line> {
+    let lines = |value: &dyn Fn(&SeriesRow<'_>) -> Option<f64>| -> Vec<Line> {
         labels.iter().map(|label| Line::ours(*label, points(label, value))).collect()
     };
     let mut ratios = Vec::new();
@@ -88,8 +88,8 @@ fn over(name: &str, x: &str, rows: &[Row<'_>]) -> [Plot; 3] {
 }
 
 /// Our and the published ratios of the points of a series.
-fn ratios(name: String, rows: &[&Row<'_>]) -> Plot {
-    let points = |value: &dyn Fn(&Row<'_>) -> Option<f64>| -> Vec<(f64, f64)> {
+fn ratios(name: String, rows: &[&SeriesRow<'_>]) -> Plot {
+    let points = |value: &dyn Fn(&SeriesRow<'_>) -> Option<f64>| -> Vec<(f64, f64)> {
         let points = rows.iter().enumerate();
         points.filter_map(|(at, row)| Some((at as f64, value(row)?))).collect()
     };

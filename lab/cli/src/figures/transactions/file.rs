@@ -127,7 +127,7 @@ pub(super) struct Series {
     /// Loads for measuring the points; the load with the largest throughput gives the result.
     /// Without loads, a point is measured once.
     #[serde(default)]
-    pub sweep: Vec<Load>,
+    pub sweep: Vec<ClosedLoops>,
     /// Value of the figure's `x`.
     pub at: Option<f64>,
     /// Points. Points are compared with the first point, unless they name another.
@@ -169,12 +169,12 @@ pub(super) struct Point {
 /// Written `THREADSxIN_FLIGHT`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
-pub(super) struct Load {
+pub(super) struct ClosedLoops {
     threads: usize,
     in_flight: usize,
 }
 
-impl TryFrom<String> for Load {
+impl TryFrom<String> for ClosedLoops {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -187,8 +187,8 @@ impl TryFrom<String> for Load {
     }
 }
 
-impl From<Load> for String {
-    fn from(Load { threads, in_flight }: Load) -> Self {
+impl From<ClosedLoops> for String {
+    fn from(ClosedLoops { threads, in_flight }: ClosedLoops) -> Self {
         format!("{threads}x{in_flight}")
     }
 }
@@ -251,7 +251,7 @@ impl Figure {
     fn lines<'a>(
         &'a self,
         series: &'a Series,
-    ) -> impl Iterator<Item = (&'a Point, Option<Load>, CommandLine)> {
+    ) -> impl Iterator<Item = (&'a Point, Option<ClosedLoops>, CommandLine)> {
         let loads = self.loads(series, Length::Full);
         series.points.iter().flat_map(move |point| {
             let line = move |load| (point, load, self.line(series, point, load, Length::Full));
@@ -263,7 +263,7 @@ impl Figure {
         &self,
         series: &Series,
         point: &Point,
-        load: Option<Load>,
+        load: Option<ClosedLoops>,
         length: Length,
     ) -> CommandLine {
         let mut line = CommandLine::of([&series.bench, TESTBED, self.testbed.as_str()]);
@@ -272,7 +272,7 @@ impl Figure {
             line.add(&format!("--engine {engine}"));
         }
         line.add(&point.flags);
-        if let Some(Load { threads, in_flight }) = load {
+        if let Some(ClosedLoops { threads, in_flight }) = load {
             line.add(&format!("--threads {threads} --coroutines {in_flight}"));
         }
         if length == Length::Short {
@@ -287,7 +287,7 @@ impl Figure {
         &self,
         series: &Series,
         point: &Point,
-        load: Option<Load>,
+        load: Option<ClosedLoops>,
         length: Length,
     ) -> String {
         format!("{BENCH} {}", self.line(series, point, load, length).typed())
@@ -295,7 +295,7 @@ impl Figure {
 
     /// Loads for the points of a series; one `None` without a sweep. A short sweep has the smallest
     /// load, the largest, and one in between; or only the largest if no curve is plotted.
-    pub(super) fn loads(&self, series: &Series, length: Length) -> Vec<Option<Load>> {
+    pub(super) fn loads(&self, series: &Series, length: Length) -> Vec<Option<ClosedLoops>> {
         let all = &series.sweep;
         match (length, all.len()) {
             (_, 0) => vec![None],

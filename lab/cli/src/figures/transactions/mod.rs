@@ -17,7 +17,7 @@ use super::without;
 use crate::bench;
 use file::Figure;
 pub(crate) use file::{TESTBED, of_toml, parse};
-use rows::{Multiple, Row};
+use rows::{Multiple, SeriesRow};
 
 macro_rules! files {
     ($($name:literal)*) => {
@@ -79,7 +79,7 @@ impl Experiment for Transactions {
 
     fn tasks(&self, length: Length) -> Vec<Task> {
         let task = |(series, point): (&file::Series, &file::Point)| {
-            let at = |load: Option<file::Load>| Task {
+            let at = |load: Option<file::ClosedLoops>| Task {
                 label: rows::label(series, point, load),
                 command: self.figure.command(series, point, load, length),
                 without: point.without.clone(),
@@ -109,10 +109,10 @@ impl Experiment for Transactions {
         let rows = rows::rows(&self.figure, length, &observed);
         let multiples = rows::multiples(&self.figure, &rows);
         let unsound = rows.iter().filter(|row| !row.is_sound());
-        let fallen = rows.iter().filter(|row| row.has_fallen()).map(Row::label);
+        let fallen = rows.iter().filter(|row| row.has_fallen()).map(SeriesRow::label);
         let multiples_fallen = multiples.iter().filter(|one| one.has_fallen());
         let fallen = fallen.chain(multiples_fallen.map(Multiple::label));
-        let in_band = rows.iter().filter_map(Row::in_band);
+        let in_band = rows.iter().filter_map(SeriesRow::in_band);
         let json = rows.iter().map(|row| row.json(&self.name, results));
         Ok(Findings {
             blocks: table::blocks(&self.figure, &rows, &multiples),
@@ -122,7 +122,7 @@ impl Experiment for Transactions {
             tally: Tally::of(in_band.chain(multiples.iter().map(|one| one.judged.in_band))),
             // In short mode, ratios are only orders of magnitude.
             fallen: fallen.filter(|_| length == Length::Full).collect(),
-            unsound: unsound.map(Row::label).collect(),
+            unsound: unsound.map(SeriesRow::label).collect(),
             json: json.chain(multiples.iter().map(|one| one.json(&self.name))).collect(),
         })
     }

@@ -4,18 +4,18 @@
 
 use serde_json::{Value, json};
 
-use super::file::{Figure, Load, Point, Ratio, Series};
+use super::file::{ClosedLoops, Figure, Point, Ratio, Series};
 use crate::figures::experiment::Length;
 use crate::figures::judge::Judged;
 use crate::figures::observed::Observed;
 use crate::figures::timeline::jumps;
 
 /// A point, measured at its loads.
-pub(super) struct Row<'a> {
+pub(super) struct SeriesRow<'a> {
     pub series: &'a Series,
     pub point: &'a Point,
     /// Results by load, in ascending order; the number is the index among all results.
-    pub curve: Vec<(Option<Load>, usize, &'a Observed)>,
+    pub curve: Vec<(Option<ClosedLoops>, usize, &'a Observed)>,
     /// Index of the largest throughput in the curve.
     best: usize,
     /// Ratio of this point's compared quantity to the other point's.
@@ -26,7 +26,7 @@ pub(super) struct Row<'a> {
 }
 
 /// Name of a measurement.
-pub(super) fn label(series: &Series, point: &Point, load: Option<Load>) -> String {
+pub(super) fn label(series: &Series, point: &Point, load: Option<ClosedLoops>) -> String {
     let load = load.map_or_else(String::new, |load| format!(", {}", String::from(load)));
     format!("{}, {}{load}", series.name, point.label)
 }
@@ -36,7 +36,7 @@ pub(super) fn rows<'a>(
     figure: &'a Figure,
     length: Length,
     observed: &'a [Observed],
-) -> Vec<Row<'a>> {
+) -> Vec<SeriesRow<'a>> {
     let mut rows = Vec::new();
     let mut results = observed.iter().enumerate();
     for series in &figure.series {
@@ -50,7 +50,7 @@ pub(super) fn rows<'a>(
             let best = (0..curve.len()).max_by(|one, other| tps(one).total_cmp(&tps(other)));
             let best = best.unwrap_or(0);
             let (ratio, latencies) = (f64::NAN, [f64::NAN; 2]);
-            rows.push(Row { series, point, curve, best, ratio, judged: None, latencies });
+            rows.push(SeriesRow { series, point, curve, best, ratio, judged: None, latencies });
         }
         compare(figure, series, &mut rows[first..]);
     }
@@ -58,8 +58,8 @@ pub(super) fn rows<'a>(
 }
 
 /// Sets the ratios of the rows of a series.
-fn compare(figure: &Figure, series: &Series, rows: &mut [Row<'_>]) {
-    let values = |row: &Row<'_>| {
+fn compare(figure: &Figure, series: &Series, rows: &mut [SeriesRow<'_>]) {
+    let values = |row: &SeriesRow<'_>| {
         let best = row.best();
         [figure.compares.of(best), best.latency_us.p50, best.latency_us.p99]
     };
@@ -84,9 +84,10 @@ pub(super) struct Multiple<'a> {
 }
 
 /// The ratios in the `ratios` of a figure.
-pub(super) fn multiples<'a>(figure: &'a Figure, rows: &[Row<'a>]) -> Vec<Multiple<'a>> {
+pub(super) fn multiples<'a>(figure: &'a Figure, rows: &[SeriesRow<'a>]) -> Vec<Multiple<'a>> {
     let found = |series: &Series, label: &str| {
-        let is_it = |row: &&Row<'_>| row.series.name == series.name && row.point.label == label;
+        let is_it =
+            |row: &&SeriesRow<'_>| row.series.name == series.name && row.point.label == label;
         rows.iter().find(is_it).map_or(f64::NAN, |row| figure.compares.of(row.best()))
     };
     let mut all = Vec::new();
@@ -132,7 +133,7 @@ impl Multiple<'_> {
     }
 }
 
-impl Row<'_> {
+impl SeriesRow<'_> {
     /// The result at the load with the largest throughput.
     pub(super) fn best(&self) -> &Observed {
         self.curve[self.best].2
@@ -172,7 +173,7 @@ impl Row<'_> {
     pub(super) fn json(&self, figure: &str, results: &[Value]) -> Value {
         let Self { series, point, .. } = self;
         let jumps = self.best().jumping().map_or_else(Vec::new, |(times, s)| jumps(&times, s));
-        let at = |(load, _, observed): &(Option<Load>, usize, &Observed)| {
+        let at = |(load, _, observed): &(Option<ClosedLoops>, usize, &Observed)| {
             json!({
                 "load": load,
                 "concurrency": observed.concurrency(),
@@ -289,11 +290,11 @@ label = 'on'
         assert_eq!(tps, [10.0, 20.0, 5.0, 1.0, 8.0]);
         let ratios: Vec<_> = rows.iter().map(|row| row.ratio).collect();
         assert_eq!(ratios, [1.0, 2.0, 1.0, 0.125, 1.6]);
-        let in_band: Vec<_> = rows.iter().map(Row::in_band).collect();
+        let in_band: Vec<_> = rows.iter().map(SeriesRow::in_band).collect();
         assert_eq!(in_band, [None, Some(true), None, Some(true), None]);
         assert_eq!(rows[1].published_latencies(), [Some((0.5, 0.5)), None]);
         assert!(rows.iter().all(|row| !row.has_fallen()));
-        let sound: Vec<_> = rows.iter().map(Row::is_sound).collect();
+        let sound: Vec<_> = rows.iter().map(SeriesRow::is_sound).collect();
         assert_eq!(sound, [true, true, true, false, true]);
         assert_eq!(observed[0].busiest_memory_node(), Some([0.5, 2.0]));
         assert_eq!(rows[0].concurrency(), 54);
@@ -352,7 +353,7 @@ value = 0.5
         results[3]["throughput_tps"] = json!(17.0);
         let observed: Vec<_> = results.iter().map(|r| Observed::of(r).expect("a report")).collect();
         let fallen: Vec<_> =
-            rows(&figure, Length::Full, &observed).iter().map(Row::has_fallen).collect();
+            rows(&figure, Length::Full, &observed).iter().map(SeriesRow::has_fallen).collect();
         assert_eq!(fallen, [false, true, false, false, false]);
     }
 }

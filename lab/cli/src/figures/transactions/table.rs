@@ -3,7 +3,7 @@
 use lotus_benchmarks::report::grouped;
 
 use super::file::{Figure, Quantity};
-use super::rows::{Multiple, Row};
+use super::rows::{Multiple, SeriesRow};
 use crate::figures::experiment::Block;
 use crate::figures::grid::Grid;
 use crate::figures::judge::{Judged, same_sign, yes_no};
@@ -14,7 +14,11 @@ use crate::figures::timeline;
 const MINUTE_S: f64 = 60.0;
 
 /// All tables, starting with the table of points.
-pub(super) fn blocks(figure: &Figure, rows: &[Row<'_>], multiples: &[Multiple<'_>]) -> Vec<Block> {
+pub(super) fn blocks(
+    figure: &Figure,
+    rows: &[SeriesRow<'_>],
+    multiples: &[Multiple<'_>],
+) -> Vec<Block> {
     let mut blocks = vec![Block::Table(points(figure, rows))];
     if !multiples.is_empty() {
         blocks.push(Block::Table(ratios(multiples)));
@@ -30,11 +34,13 @@ pub(super) fn blocks(figure: &Figure, rows: &[Row<'_>], multiples: &[Multiple<'_
 }
 
 /// Table of the points, at their best loads.
-fn points(figure: &Figure, rows: &[Row<'_>]) -> Grid {
+fn points(figure: &Figure, rows: &[SeriesRow<'_>]) -> Grid {
     let mut grid = Grid::new(rows.len(), 2);
-    let column = |cell: &dyn Fn(&Row<'_>) -> String| rows.iter().map(cell).collect::<Vec<_>>();
-    let some =
-        |cell: &dyn Fn(&Row<'_>) -> Option<String>| column(&|row| cell(row).unwrap_or_default());
+    let column =
+        |cell: &dyn Fn(&SeriesRow<'_>) -> String| rows.iter().map(cell).collect::<Vec<_>>();
+    let some = |cell: &dyn Fn(&SeriesRow<'_>) -> Option<String>| {
+        column(&|row| cell(row).unwrap_or_default())
+    };
     let judged = |show: &dyn Fn(Judged) -> String| some(&|row| row.judged.map(show));
     let engines = figure.points().any(|(_, point)| point.engine.is_some());
     let sweeps = figure.series.iter().any(|series| !series.sweep.is_empty());
@@ -42,7 +48,7 @@ fn points(figure: &Figure, rows: &[Row<'_>]) -> Grid {
     grid.add("point", column(&|row| row.point.label.clone()));
     if engines {
         grid.words += 1;
-        let engine = |row: &Row<'_>| row.point.engine.clone();
+        let engine = |row: &SeriesRow<'_>| row.point.engine.clone();
         grid.add("engine", column(&|row| engine(row).unwrap_or_else(|| "lotus".to_owned())));
     }
     grid.add("txn/s", column(&|row| grouped(row.best().throughput_tps as u64)));
@@ -60,7 +66,7 @@ fn points(figure: &Figure, rows: &[Row<'_>]) -> Grid {
     grid.add("aborts %", column(&|row| percent(row.best().abort_rate)));
     let latencies = ["p50", "p99"].into_iter().enumerate();
     for (at, name) in latencies {
-        let us = |row: &Row<'_>| [row.best().latency_us.p50, row.best().latency_us.p99][at];
+        let us = |row: &SeriesRow<'_>| [row.best().latency_us.p50, row.best().latency_us.p99][at];
         grid.add(format!("{name} us"), column(&|row| format!("{:.1}", us(row))));
         let both = |show: &dyn Fn(f64, f64) -> String| {
             some(&|row| row.published_latencies()[at].map(|(ours, theirs)| show(ours, theirs)))
@@ -73,7 +79,7 @@ fn points(figure: &Figure, rows: &[Row<'_>]) -> Grid {
     grid.add("verbs", column(&|row| format!("{:.2}", row.best().verbs())));
     grid.add_if_any("CVT hits %", some(&|row| row.best().table_hits().map(percent)));
     if let Some(watched) = &figure.watch {
-        let aborts = |row: &Row<'_>| row.best().by_transaction.get(watched).copied();
+        let aborts = |row: &SeriesRow<'_>| row.best().by_transaction.get(watched).copied();
         let ours = some(&|row| aborts(row).map(|of| percent(of.abort_rate)));
         grid.add(format!("{watched} aborts %"), ours);
         grid.add_if_any("published %", some(&|row| row.point.published_aborts.map(percent)));
@@ -83,7 +89,8 @@ fn points(figure: &Figure, rows: &[Row<'_>]) -> Grid {
     }
     if engines || sweeps {
         let node = |at: usize| {
-            let of = move |row: &Row<'_>| row.best().busiest_memory_node().map(|verbs| verbs[at]);
+            let of =
+                move |row: &SeriesRow<'_>| row.best().busiest_memory_node().map(|verbs| verbs[at]);
             some(&|row| of(row).map(|verbs| format!("{verbs:.2}")))
         };
         grid.add_if_any("CAS at busiest MN", node(0));
@@ -114,7 +121,7 @@ fn ratios(multiples: &[Multiple<'_>]) -> Grid {
 /// Columns of the memory in use on the fullest memory node. The memory of a short run of a small
 /// data set, multiplied by a factor, stands for a minute of a data set larger by the same factor:
 /// the number of transactions per row is the same.
-fn add_memory(grid: &mut Grid, rows: &[Row<'_>]) {
+fn add_memory(grid: &mut Grid, rows: &[SeriesRow<'_>]) {
     let column = |cell: &dyn Fn(&Observed) -> String| {
         rows.iter().map(|row| cell(row.best())).collect::<Vec<_>>()
     };
@@ -126,19 +133,21 @@ fn add_memory(grid: &mut Grid, rows: &[Row<'_>]) {
 }
 
 /// Columns of locks taken and shards moved.
-fn add_ownership(grid: &mut Grid, rows: &[Row<'_>]) {
-    let column = |cell: &dyn Fn(&Row<'_>) -> Option<String>| {
+fn add_ownership(grid: &mut Grid, rows: &[SeriesRow<'_>]) {
+    let column = |cell: &dyn Fn(&SeriesRow<'_>) -> Option<String>| {
         rows.iter().map(|row| cell(row).unwrap_or_default()).collect::<Vec<_>>()
     };
-    let moved = |row: &Row<'_>| row.best().ownership.filter(|of| of.shards_moved > 0);
-    let local = |row: &Row<'_>| Some(format!("{:.1}", row.best().ownership?.local_locks * 100.0));
+    let moved = |row: &SeriesRow<'_>| row.best().ownership.filter(|of| of.shards_moved > 0);
+    let local =
+        |row: &SeriesRow<'_>| Some(format!("{:.1}", row.best().ownership?.local_locks * 100.0));
     grid.add("local locks %", column(&local));
     grid.add("shards moved", column(&|row| Some(grouped(row.best().ownership?.shards_moved))));
-    let mean = |row: &Row<'_>| Some(format!("{:.0}", moved(row)?.interruption_us));
+    let mean = |row: &SeriesRow<'_>| Some(format!("{:.0}", moved(row)?.interruption_us));
     grid.add_if_any("interrupted us", column(&mean));
-    let most = |row: &Row<'_>| Some(format!("{:.0}", moved(row)?.interruption_us_max));
+    let most = |row: &SeriesRow<'_>| Some(format!("{:.0}", moved(row)?.interruption_us_max));
     grid.add_if_any("at most us", column(&most));
-    let published = |row: &Row<'_>| Some(format!("{:.0}", row.point.published_interruption_us?));
+    let published =
+        |row: &SeriesRow<'_>| Some(format!("{:.0}", row.point.published_interruption_us?));
     grid.add_if_any("published us", column(&published));
 }
 

@@ -4,6 +4,8 @@ use std::process::Output;
 
 #[path = "../../../../../cli/tests/all/common/program.rs"]
 pub mod program;
+#[path = "../../../../../cli/tests/all/common/runs.rs"]
+pub mod runs;
 
 pub use program::Scratch;
 
