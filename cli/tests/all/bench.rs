@@ -6,7 +6,7 @@ use serde_json::Value;
 
 #[cfg(feature = "sabotage")]
 use crate::common::NOT_JUDGED;
-use crate::common::{Scratch, program};
+use crate::common::{Scratch, lotus, program};
 
 const TINY_COMPANY: [&str; 7] =
     ["tpcc", "--warehouses", "3", "--customers-per-district", "20", "--items", "50"];
@@ -255,4 +255,52 @@ fn new_orders_a_minute_are_reported() {
     let orders = report["by_transaction"]["NewOrder"]["throughput_tps"].as_f64().expect("a number");
     let per_minute = report["tpmC"].as_f64().expect("a number");
     assert!((per_minute - orders * 60.0).abs() < 0.01, "{per_minute}");
+}
+
+#[test]
+fn a_benchmark_on_virtual_time_says_what_bounded_it_and_repeats() {
+    let scratch = Scratch::new("bench-sim");
+    let mut results = Vec::new();
+    for history in ["one.jsonl", "two.jsonl"] {
+        let (json, history) = (scratch.path("result.json"), scratch.path(history));
+        let text = run(&[
+            "smallbank",
+            "--fabric",
+            "sim",
+            "--accounts",
+            "500",
+            "--cns",
+            "3",
+            "--threads",
+            "2",
+            "--coroutines",
+            "3",
+            "--secs",
+            "0.002",
+            "--timestamps",
+            "oracle",
+            "--json",
+            &json,
+            "--history",
+            &history,
+        ]);
+        assert!(text.ends_with("audit passed\n"), "{text}");
+        let result: Value =
+            serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
+        assert_eq!(result["config"]["profile"], "cx3-56g");
+        let busy = result["simulation"]["bottleneck"]["busy"].as_f64().expect("a number");
+        assert!(busy > 0.1 && busy <= 1.0, "{busy}");
+        let nodes = result["simulation"]["nodes"].as_array().expect("a list");
+        let reads = nodes.iter().filter(|node| node["kind"] == "memory").map(|node| {
+            assert!(node["inbound_busy"].as_f64() > Some(0.0), "{node}");
+            node["reads"].as_u64().expect("a count")
+        });
+        assert!(reads.sum::<u64>() > 1000, "{nodes:?}");
+        assert!(text.contains(" memory node 0: inbound requests "), "{text}");
+        assert!(result["committed"].as_u64().is_some_and(|count| count > 100));
+        let checked = lotus(&["check", &history, "--strict"]);
+        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+        results.push(fs::read(history).expect("it was written"));
+    }
+    assert!(results[0] == results[1], "two runs of one seed differ");
 }

@@ -1,4 +1,4 @@
-//! `lotus-lab sim` and `--fabric sim`: what they print, that they repeat, and what they refuse.
+//! `lotus-lab sim`: what it prints, that it repeats, and what it refuses.
 
 use std::fs;
 
@@ -156,56 +156,6 @@ fn what_makes_no_sense_is_refused_in_one_sentence() {
 }
 
 #[test]
-fn a_benchmark_on_virtual_time_says_what_bounded_it_and_repeats() {
-    let scratch = Scratch::new("bench-sim");
-    let mut results = Vec::new();
-    for history in ["one.jsonl", "two.jsonl"] {
-        let (json, history) = (scratch.path("result.json"), scratch.path(history));
-        let (code, text, said) = run(&[
-            "bench",
-            "smallbank",
-            "--fabric",
-            "sim",
-            "--accounts",
-            "500",
-            "--cns",
-            "3",
-            "--threads",
-            "2",
-            "--coroutines",
-            "3",
-            "--secs",
-            "0.002",
-            "--timestamps",
-            "oracle",
-            "--json",
-            &json,
-            "--history",
-            &history,
-        ]);
-        assert_eq!(code, 0, "{text}{said}");
-        assert!(text.ends_with("audit passed\n"), "{text}");
-        let result: Value =
-            serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
-        assert_eq!(result["config"]["profile"], "cx3-56g");
-        let busy = result["simulation"]["bottleneck"]["busy"].as_f64().expect("a number");
-        assert!(busy > 0.1 && busy <= 1.0, "{busy}");
-        let nodes = result["simulation"]["nodes"].as_array().expect("a list");
-        let reads = nodes.iter().filter(|node| node["kind"] == "memory").map(|node| {
-            assert!(node["inbound_busy"].as_f64() > Some(0.0), "{node}");
-            node["reads"].as_u64().expect("a count")
-        });
-        assert!(reads.sum::<u64>() > 1000, "{nodes:?}");
-        assert!(text.contains(" memory node 0: inbound requests "), "{text}");
-        assert!(result["committed"].as_u64().is_some_and(|count| count > 100));
-        let (code, text, _) = run(&["check", &history, "--strict"]);
-        assert_eq!(code, 0, "{text}");
-        results.push(fs::read(history).expect("it was written"));
-    }
-    assert!(results[0] == results[1], "two runs of one seed differ");
-}
-
-#[test]
 fn lock_systems_are_tried_and_holes_of_published_ones_are_shown() {
     let (code, text, _) = run(&["sim", "locks", "--seeds", "12"]);
     assert_eq!((code, text.lines().last()), (0, Some("no violation")), "{text}");
@@ -216,7 +166,7 @@ fn lock_systems_are_tried_and_holes_of_published_ones_are_shown() {
     let (code, text, _) = run(&[&hole[..], &["--as-published"]].concat());
     assert_eq!(code, 1, "{text}");
     // What it names to run a trial again fails again.
-    let again = text.lines().find_map(|line| line.strip_prefix("lotus ")).expect("a command");
+    let again = text.lines().find_map(|line| line.strip_prefix("lotus-lab ")).expect("a command");
     assert_eq!(run(&again.split(' ').collect::<Vec<_>>()).0, 1, "{again}");
     let published = ["sim", "locks", "--lock", "dslr-u", "--as-published"];
     let (code, _, why) = run(&published);
@@ -254,6 +204,6 @@ fn locks_of_switches_and_servers_are_tried_and_shown() {
     let (code, text, _) = run(&[&slow[..], &["--as-published"]].concat());
     assert_eq!(code, 1, "{text}");
     // What it names to run a trial again fails again.
-    let again = text.lines().find_map(|line| line.strip_prefix("lotus ")).expect("a command");
+    let again = text.lines().find_map(|line| line.strip_prefix("lotus-lab ")).expect("a command");
     assert_eq!(run(&again.split(' ').collect::<Vec<_>>()).0, 1, "{again}");
 }
