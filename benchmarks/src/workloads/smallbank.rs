@@ -48,7 +48,7 @@ const CHECKING: usize = 1;
 /// The tables' names, in the order of [`Workload::row`]'s table numbers.
 const TABLES: [&str; 2] = ["savings", "checking"];
 
-/// The transaction types, in the order of [`MIX`].
+/// The transaction types, in the order of `MIX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SmallBankProfile {
     /// Moves all money of a customer to another one's checking account.
@@ -75,7 +75,7 @@ const MIX: [(SmallBankProfile, u32); 6] = [
     (SmallBankProfile::WriteCheck, 15),
 ];
 
-/// [`MIX`] as a table indexed by percentage, so that drawing a type is one look-up.
+/// `MIX` as a table indexed by percentage, so that drawing a type is one look-up.
 const KIND_OF_PERCENT: [SmallBankProfile; 100] = {
     let mut kinds = [SmallBankProfile::Amalgamate; 100];
     let (mut percent, mut entry, mut left) = (0, 0, MIX[0].1);

@@ -64,7 +64,7 @@ const NUMBERS: u64 = 10_u64.pow(population::DIGITS as u32);
 /// Hours of a day.
 const HOURS: u8 = 24;
 
-/// The transaction types, in the order of [`MIX`].
+/// The transaction types, in the order of `MIX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TatpProfile {
     /// Reads a subscriber.

@@ -9,7 +9,7 @@
 //!
 //! # What it is not
 //! This module does not know what a node serves, or how: the node's arguments say that. A node
-//! prints [`READY`] on a line of its standard output when it serves.
+//! prints `READY` on a line of its standard output when it serves.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -3,7 +3,7 @@
 //!
 //! # Readers
 //! A reader that does not read costs the run nothing. Lines without room in the reader's socket are
-//! dropped as a whole, and after [`MOST_MISSED`] dropped lines in a row the reader is disconnected.
+//! dropped as a whole, and after `MOST_MISSED` dropped lines in a row the reader is disconnected.
 //! Input from readers is ignored.
 //!
 //! # The file

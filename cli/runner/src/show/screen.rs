@@ -4,11 +4,9 @@ use std::io::{self, Write};
 
 use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::stream::{Indulgent, StandardOutput};
-#[cfg(feature = "tcp")]
 use lotus_security::printable;
 use serde::Serialize;
 
-#[cfg(feature = "tcp")]
 use crate::show::verdict::Verdict;
 
 /// Writes `result` as indented JSON.

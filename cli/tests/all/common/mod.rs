@@ -1,6 +1,7 @@
 //! Shared by the tests of `lotus`: running it, and its files. `program` and `runs`
 //! are of `lotus-lab` too.
 
+#[cfg(feature = "tcp")]
 use std::fs;
 #[cfg(feature = "tcp")]
 use std::net::Ipv4Addr;
@@ -14,6 +15,7 @@ pub mod program;
 pub mod runs;
 
 pub use program::Scratch;
+#[cfg(feature = "tcp")]
 pub use runs::is_alive;
 
 /// Exit code of a command that found no fault, and could not judge all that it was to judge.
