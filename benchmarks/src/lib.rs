@@ -7,9 +7,9 @@
 //! ([`history`]), and the report ([`report`]). [`harness::run`] puts the parts together.
 //!
 //! # What it is not
-//! The crate knows no particular engine. Workloads are written once against [`engine::TxnEngine`]
-//! and the harness against [`deployment::Deployment`], so that a baseline can take the place of
-//! Lotus. The crate owns neither time nor threads; both come from the deployment.
+//! Workloads and the harness know no particular engine: they are written against
+//! [`engine::TxnEngine`] and [`deployment::Deployment`], so that a baseline can take the place of
+//! Lotus, which is the folder `engines`. The crate owns neither time nor threads; both come from the deployment.
 //!
 //! # Ownership
 //! A worker owns its tally and log, a client its randomness, and clients move between workers by
