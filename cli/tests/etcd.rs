@@ -310,7 +310,8 @@ fn down_ends_no_life_in_which_compute_nodes_of_other_hosts_take_part() {
     let told = down("--others-have-ended");
     let after = text(&cluster.cluster("status"));
     moved(&cluster.directory, &state);
-    signal_compute_nodes(&cluster, "-CONT");
+    // Nothing else ends them: for `down` their life is over.
+    signal_compute_nodes(&cluster, "-KILL");
 
     assert_eq!(live.0, Some(2), "{}", live.1);
     // One that answers is enough.
