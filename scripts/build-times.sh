@@ -47,8 +47,8 @@ for build in "${builds[@]}"; do
         bash -c 'TIMEFORMAT="%R %U %S"; time cargo "$@" --timings >"$0/log" 2>&1' \
         "$folder" $words 2>"$folder/times" || { tail "$folder/log" >&2; exit 1; }
     read -r wall user system <"$folder/times"
-    awk -v name="cargo $words" -v wall="$wall" -v user="$user" -v system="$system" 'BEGIN {
-        printf "%s: %.0f s, %.0f s of processor time\n", name, wall, user + system }'
+    awk -v name="cargo $words" -v wall="$wall" -v user="$user" -v kernel="$system" 'BEGIN {
+        printf "%s: %.0f s, %.0f s of processor time\n", name, wall, user + kernel }'
     longest "$folder/cargo-timings/cargo-timing.html"
     test "$build" != program || du -h "$folder/release/lotus" | awk '{ print "  " $1 " program" }'
     rm -rf "${folder:?}"/*
