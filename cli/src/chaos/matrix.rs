@@ -12,8 +12,8 @@
 //! serve its initial rows, and no file in the directory of snapshots may have other rows (I177).
 //!
 //! # What it is not
-//! A test of transactions: no rows are written during a run. `lotus-lab sim matrix` and `lotus
-//! chaos` strike clusters at work.
+//! A test of transactions: no rows are written during a run. Clusters at work are struck by
+//! `lotus-lab sim matrix` and `lotus chaos`.
 
 mod ground;
 mod ordeal;
