@@ -485,13 +485,13 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
         }
         let before = held.taken.len();
         // Local locks first: they cost no messages, and a local conflict saves the messages.
-        match self.acquire_local(held, wanted) {
-            Ok(()) => {}
+        let timeout = match self.acquire_local(held, wanted) {
+            Ok(()) => timeout,
             Err(LockError::Conflict(_)) if self.core.waits.is_some() => {
-                Box::pin(self.wait_for_local(held, before, wanted, timeout)).await?;
+                Box::pin(self.wait_for_local(held, before, wanted, timeout)).await?
             }
             Err(error) => return Err(error),
-        }
+        };
         if held.remote.is_empty() {
             return Ok(());
         }

@@ -211,14 +211,14 @@ async fn pass_on<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, outcom
 impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     /// Continues an acquisition after a conflict on a lock of this node: takes this node's locks in
     /// order, and lists the remote locks with their owners. The first `before` locks are from
-    /// earlier rounds.
+    /// earlier rounds. Returns what is left of the time.
     pub(super) async fn wait_for_local(
         &self,
         held: &mut HeldLocks,
         before: usize,
         wanted: &[LockRequest],
         timeout: Duration,
-    ) -> Result<(), LockError> {
+    ) -> Result<Duration, LockError> {
         let host = &*self.core.host;
         let mut local = Vec::new();
         held.remote.clear();
@@ -235,7 +235,22 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             }
         }
         let deadline = self.core.rpc.lane().executor().now().after(timeout);
-        self.take_upwards(held, before, local, deadline).await
+        self.take_upwards(held, before, local, deadline).await?;
+        match held.remote.first() {
+            Some(lock) => self.time_left(deadline, lock),
+            None => Ok(Duration::ZERO),
+        }
+    }
+
+    /// Time until `deadline` in which to ask for `lock`.
+    ///
+    /// # Errors
+    /// [`LockError::WaitedTooLong`] if none is left.
+    fn time_left(&self, deadline: Nanos, lock: &TakenLock) -> Result<Duration, LockError> {
+        match deadline.since(self.core.rpc.lane().executor().now()) {
+            Duration::ZERO => Err(LockError::WaitedTooLong(lock.request.name)),
+            left => Ok(left),
+        }
     }
 
     /// Takes all of `wanted` in order, waiting where needed. A retry knows its locks, so it asks
@@ -273,6 +288,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
                 held.asked.clear();
                 held.remote.clear();
                 held.remote.extend_from_slice(part);
+                asking.timeout = self.time_left(deadline, &part[0])?;
                 self.ask(held, &asking, part);
                 asking.fragment += 1;
                 point!(host.this_node().0, LocksRequested);

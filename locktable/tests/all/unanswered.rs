@@ -1,5 +1,5 @@
 //! Lock requests and ends that get no answers for a while: they are repeated within a part of the
-//! lease.
+//! lease, and an acquisition gives up within its time, however many owners it asks.
 #![cfg(not(lotus_loom))]
 
 use std::cell::Cell;
@@ -25,18 +25,19 @@ const LEASE: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_millis(100);
 const OWNER: NodeId = NodeId(0);
 const ASKER: NodeId = NodeId(1);
+const OTHER: NodeId = NodeId(2);
 const SHARD_EPOCH: u32 = 1;
 
-/// A compute node of a cluster in which [`OWNER`] owns all shards.
+/// A compute node of a cluster in which each node owns the shard of its number.
 struct Host(NodeId);
 
 impl LockHost for Host {
-    fn owns(&self, _shard: ShardId, shard_epoch: u32) -> bool {
-        self.0 == OWNER && shard_epoch == SHARD_EPOCH
+    fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool {
+        self.0 == NodeId(shard.raw()) && shard_epoch == SHARD_EPOCH
     }
 
-    fn owner_known(&self, _shard: ShardId) -> (NodeId, u32) {
-        (OWNER, SHARD_EPOCH)
+    fn owner_known(&self, shard: ShardId) -> (NodeId, u32) {
+        (NodeId(shard.raw()), SHARD_EPOCH)
     }
 
     fn configuration_epoch(&self) -> Epoch {
@@ -64,8 +65,10 @@ fn txn(slot: u16, attempt: u64) -> TxnId {
     TxnId::new(Incarnation::new(1).expect("fits"), slot, attempt)
 }
 
-fn row(key: u64) -> LockRequest {
-    LockRequest { name: LockName::row(TableId(1), Key(key << 12)), mode: LockMode::Write }
+/// A row whose lock `owner` keeps.
+fn row(key: u64, owner: NodeId) -> LockRequest {
+    let name = LockName::row(TableId(1), Key(key << 12 | u64::from(owner.0)));
+    LockRequest { name, mode: LockMode::Write }
 }
 
 /// Loses this share of messages from now on.
@@ -83,19 +86,23 @@ fn open(world: &World, node: NodeId) -> (Executor, Lane) {
     (executor, lane)
 }
 
-/// Runs `ask` with the locks of [`ASKER`], while [`OWNER`] serves them from `table`.
+/// Runs `ask` with the locks of [`ASKER`], while [`OWNER`] serves its locks from `table`, and
+/// [`OTHER`] too serves its locks.
 fn run<F: Future<Output = ()> + 'static>(
     table: &Arc<LockTable>,
     ask: impl FnOnce(LotusLocks<Host>, Handle, SimFabric) -> F,
 ) {
-    let mut world = World::new(Config::new(1, 2, Profile::ideal())).expect("valid");
+    let mut world = World::new(Config::new(1, 3, Profile::ideal())).expect("valid");
     let locks = |node, table: &Arc<LockTable>, lane: Lane| {
         let host = Arc::new(Host(node));
         LotusLocks::new(Arc::clone(table), host, Rpc::new(lane), Some(LEASE), LockWait::Ordered)
     };
-    let (owner, lane) = open(&world, OWNER);
-    let serving = locks(OWNER, table, lane);
-    world.add_core(OWNER, owner);
+    let serving = [(OWNER, Arc::clone(table)), (OTHER, self::table())].map(|(node, table)| {
+        let (core, lane) = open(&world, node);
+        let serving = locks(node, &table, lane);
+        world.add_core(node, core);
+        serving
+    });
     let (asker, lane) = open(&world, ASKER);
     let handle = asker.handle().clone();
     let asking = ask(locks(ASKER, &self::table(), lane), handle.clone(), world.fabric().clone());
@@ -116,7 +123,7 @@ fn an_owner_whose_answers_were_lost_is_heard_again_in_a_part_of_the_lease() {
         let mut held = HeldLocks::default();
         held.begin(txn(0, 1));
         lose(&fabric, 1.0);
-        let outcome = locks.acquire(&mut held, 0, &[row(1)], TIMEOUT).await;
+        let outcome = locks.acquire(&mut held, 0, &[row(1, OWNER)], TIMEOUT).await;
         assert!(matches!(outcome, Err(LockError::Suspected(_))), "{outcome:?}");
         locks.release(&mut held);
         executor.sleep(LEASE / 2).await;
@@ -135,7 +142,8 @@ fn an_end_that_is_lost_holds_up_others_for_a_part_of_the_lease() {
         let (mut one, mut other) = (HeldLocks::default(), HeldLocks::default());
         for (slot, held) in [(0, &mut one), (1, &mut other)] {
             held.begin(txn(slot, 1));
-            let outcome = locks.acquire(held, 0, &[row(u64::from(slot))], TIMEOUT).await;
+            let wanted = [row(u64::from(slot), OWNER)];
+            let outcome = locks.acquire(held, 0, &wanted, TIMEOUT).await;
             assert_eq!(outcome, Ok(()));
         }
         lose(&fabric, 1.0);
@@ -147,4 +155,39 @@ fn an_end_that_is_lost_holds_up_others_for_a_part_of_the_lease() {
         executor.sleep(LEASE / 4).await;
         assert!(table.holders_of(txn(0, 1).incarnation()).is_empty());
     });
+}
+
+/// Regression: each owner in turn had the whole time, and what was left of it after a wait for a
+/// lock of the own node was the whole time again.
+#[test]
+fn an_acquisition_that_waits_at_several_owners_gives_up_within_its_time() {
+    for (first, in_order) in [(ASKER, false), (ASKER, true), (OWNER, true)] {
+        run(&table(), move |locks, executor, _| async move {
+            let locks = Rc::new(locks);
+            let wanted = [row(1, first), row(2, OTHER)];
+            let mut stays = HeldLocks::default();
+            stays.begin(txn(0, 1));
+            assert_eq!(locks.acquire(&mut stays, 0, &wanted[1..], TIMEOUT).await, Ok(()));
+            let mut goes = HeldLocks::default();
+            goes.begin(txn(1, 1));
+            assert_eq!(locks.acquire(&mut goes, 0, &wanted[..1], TIMEOUT).await, Ok(()));
+            let (releases, sleeps) = (Rc::clone(&locks), executor.clone());
+            executor.spawn(async move {
+                sleeps.sleep(TIMEOUT * 3 / 4).await;
+                releases.release(&mut goes);
+            });
+            let mut held = HeldLocks::default();
+            held.begin(txn(2, 1));
+            let began = executor.now();
+            if in_order {
+                held.retry(began);
+            }
+            let outcome = locks.acquire(&mut held, 0, &wanted, TIMEOUT).await;
+            let took = executor.now().since(began);
+            assert_eq!(outcome, Err(LockError::WaitedTooLong(wanted[1].name)), "{first:?}");
+            assert!(took >= TIMEOUT && took < TIMEOUT * 5 / 4, "{first:?}, {in_order}: {took:?}");
+            locks.release(&mut held);
+            locks.release(&mut stays);
+        });
+    }
 }
