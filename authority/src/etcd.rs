@@ -176,12 +176,6 @@ impl EtcdAuthority {
         Ok(Self { options, client, runtime, lineage: Lineage::default() })
     }
 
-    /// Appends `prefix` to the authority's key prefix.
-    pub fn below(mut self, prefix: &str) -> Self {
-        self.options.prefix.push_str(prefix);
-        self
-    }
-
     fn key(&self, key: &str) -> String {
         format!("{}{key}", self.options.prefix)
     }

@@ -249,14 +249,27 @@ fn memory_node_0_returns_to_a_cluster_that_goes_on() {
     cluster.done("down");
 }
 
-/// Signals the processes of compute nodes.
-fn signal_compute_nodes(cluster: &Cluster, signal: &str) {
+/// Process ids of the compute nodes.
+fn compute_nodes(cluster: &Cluster) -> Vec<u64> {
     let status = cluster.status();
     let nodes = status["nodes"].as_array().expect("all nodes").iter();
-    for node in nodes.filter(|node| node["node"].as_str().expect("a name").starts_with("cn")) {
-        let sent = Command::new("kill").args([signal, &node["process"].to_string()]).status();
-        assert!(sent.expect("there is such a command").success(), "{node}");
+    nodes
+        .filter(|node| node["node"].as_str().expect("a name").starts_with("cn"))
+        .map(|node| node["process"].as_u64().expect("it runs"))
+        .collect()
+}
+
+fn signal(processes: &[u64], signal: &str) {
+    for process in processes {
+        let sent = Command::new("kill").args([signal, &process.to_string()]).status();
+        assert!(sent.expect("there is such a command").success(), "{process}");
     }
+}
+
+/// Whether a process has not ended; nothing may collect an ended one.
+fn is_alive(process: u64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 /// Regression: compute nodes did not reach etcd for some seconds while memory node 0 was started
@@ -267,10 +280,11 @@ fn no_life_begins_beside_one_whose_compute_nodes_do_not_answer() {
     let cluster = Cluster::new("silent", 4, &etcd.endpoint());
     eventually(|| cluster.succeeds("up"));
     // A stopped node is as silent as one that does not reach etcd.
-    signal_compute_nodes(&cluster, "-STOP");
+    let processes = compute_nodes(&cluster);
+    signal(&processes, "-STOP");
     cluster.kill(|node| node == "mn-0");
     let began = cluster.lotus(&["mn", "--node", "0"], "--file").output().expect("it runs");
-    signal_compute_nodes(&cluster, "-CONT");
+    signal(&processes, "-CONT");
     assert_eq!(began.status.code(), Some(2), "{}", text(&began));
     let said = text(&began);
     assert!(said.contains("a life of the cluster has begun in etcd and not ended"), "{said}");
@@ -304,14 +318,22 @@ fn down_ends_no_life_in_which_compute_nodes_of_other_hosts_take_part() {
         }
     };
     moved(&state, &cluster.directory);
+    let processes = compute_nodes(&cluster);
     let live = down("");
-    signal_compute_nodes(&cluster, "-STOP");
+    signal(&processes, "-STOP");
     let silent = down("");
     let told = down("--others-have-ended");
     let after = text(&cluster.cluster("status"));
     moved(&cluster.directory, &state);
-    // Nothing else ends them: for `down` their life is over.
-    signal_compute_nodes(&cluster, "-KILL");
+    // The operator was wrong. They learn that their life is over, and end.
+    signal(&processes, "-CONT");
+    eventually(|| {
+        let logs = ["cn-0.log", "cn-1.log"].map(|log| fs::read_to_string(state.join(log)));
+        let knows = |log: &String| log.contains("the life of the cluster in etcd was ended");
+        let all_know = logs.iter().all(|log| log.as_ref().is_ok_and(knows));
+        let alive = processes.iter().any(|process| is_alive(*process));
+        (all_know && !alive).then_some(()).ok_or(format!("alive: {alive}, logs: {logs:?}"))
+    });
 
     assert_eq!(live.0, Some(2), "{}", live.1);
     // One that answers is enough.

@@ -17,7 +17,7 @@ use crate::config::authority::Members;
 const LIFE: &str = "life";
 const BEGUN: &[u8] = b"begun";
 const ENDED: &[u8] = b"ended";
-/// Interval between looks for a new life, by a process that follows the last life.
+/// Interval between looks at the entry about lives.
 const LOOKS: Duration = Duration::from_secs(2);
 
 /// Last entry about the lives of the cluster.
@@ -34,32 +34,40 @@ impl LastWord {
     }
 }
 
-/// A life with its values.
+/// A life, and the connection that found it.
 #[derive(Clone)]
 struct Life {
     version: Version,
-    values: Arc<EtcdAuthority>,
+    etcd: Arc<EtcdAuthority>,
 }
 
 impl Life {
-    /// Puts the version between the file's prefix and the keys of the life.
     fn new(etcd: EtcdAuthority, version: Version) -> Self {
-        Self { version, values: Arc::new(etcd.below(&format!("{}/", version.0))) }
+        Self { version, etcd: Arc::new(etcd) }
+    }
+
+    /// Puts the version between the file's prefix and a key of the life.
+    fn key(&self, key: &str) -> String {
+        format!("{}/{key}", self.version.0)
     }
 }
 
-/// Clock of a process that follows the last life, and the time of its last look for a new life.
-struct Following {
+/// Looks of a process at the entry about lives, while it has a life.
+struct Looks {
     env: Env,
-    looked: Nanos,
+    last: Nanos,
+    /// Whether the process stays with the life that it has, and otherwise goes over to a new one.
+    stays: bool,
 }
 
 /// Authority in etcd; connects on first use, to the current life.
 pub struct InEtcd {
     options: Options,
     life: Mutex<Option<Life>>,
-    /// `None`: stays with the first life found.
-    following: Mutex<Option<Following>>,
+    /// `None`: stays with the first life found, whatever becomes of it.
+    looks: Mutex<Option<Looks>>,
+    /// Whether the life that this process stays with has ended.
+    is_over: AtomicBool,
     /// Whether the error that etcd has gone back was logged.
     told: AtomicBool,
 }
@@ -73,7 +81,8 @@ impl InEtcd {
         Ok(Self {
             options: members.options()?,
             life: Mutex::default(),
-            following: Mutex::default(),
+            looks: Mutex::default(),
+            is_over: AtomicBool::new(false),
             told: AtomicBool::new(false),
         })
     }
@@ -81,24 +90,32 @@ impl InEtcd {
     /// Switches to each new life from now on, until [`stay`](Self::stay) is called. A node that
     /// keeps the life of an ended founder would wait in vain.
     pub fn follow(&self, env: &Env) {
-        *self.lock_following() = Some(Following { env: env.clone(), looked: env.now() });
+        *self.lock_looks() = Some(Looks { env: env.clone(), last: env.now(), stays: false });
     }
 
-    /// Stays with the last life found.
-    pub fn stay(&self) {
-        *self.lock_following() = None;
+    /// Stays with the last life found, until that ends: [`is_over`](Self::is_over).
+    pub fn stay(&self, env: &Env) {
+        *self.lock_looks() = Some(Looks { env: env.clone(), last: env.now(), stays: true });
     }
 
-    /// Whether it is time to look for a new life.
-    fn is_to_look(&self) -> bool {
-        let mut following = self.lock_following();
-        let Some(Following { env, looked }) = &mut *following else { return false };
+    /// Whether the life that this process stays with was ended, so that another may begin: an
+    /// operator has said that this process had ended, or the members have expelled it. All further
+    /// questions fail.
+    pub fn is_over(&self) -> bool {
+        // Relaxed: a hint, guarding no data.
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is time for a look; then also whether the process stays.
+    fn look_due(&self) -> Option<bool> {
+        let mut looks = self.lock_looks();
+        let Looks { env, last, stays } = looks.as_mut()?;
         let now = env.now();
-        let is_due = now.since(*looked) >= LOOKS;
-        if is_due {
-            *looked = now;
+        if now.since(*last) < LOOKS {
+            return None;
         }
-        is_due
+        *last = now;
+        Some(*stays)
     }
 
     /// Connects, and finds the life that is under way.
@@ -157,11 +174,20 @@ impl InEtcd {
         Ok(())
     }
 
+    /// The life of this process; connects if there is none yet.
     fn found(&self) -> Result<Life, Unreached> {
         let mut life = self.lock();
-        let is_to_look = self.is_to_look();
-        if let Some(found) = life.as_ref().filter(|_| !is_to_look) {
-            return Ok(found.clone());
+        let due = self.look_due();
+        match &*life {
+            Some(found) if due != Some(false) => {
+                let found = found.clone();
+                drop(life);
+                if due == Some(true) {
+                    self.look_whether_over(&found);
+                }
+                return Ok(found);
+            }
+            _ => {}
         }
         let etcd = self.etcd()?;
         let Some(version) = last_word(&etcd)?.life() else {
@@ -176,13 +202,21 @@ impl InEtcd {
         Ok(life.insert(Life::new(etcd, version)).clone())
     }
 
-    fn ask(&self) -> Result<Arc<EtcdAuthority>, AuthorityError> {
-        self.found().map(|life| life.values).map_err(|_| AuthorityError::Unavailable)
+    /// Learns whether `life` was ended. A silent etcd says nothing: the life goes on.
+    fn look_whether_over(&self, life: &Life) {
+        if last_word(&life.etcd).is_ok_and(|word| word.life() != Some(life.version)) {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn ask(&self) -> Result<Life, AuthorityError> {
+        let life = self.found().map_err(|_| AuthorityError::Unavailable)?;
+        if self.is_over() { Err(AuthorityError::Unavailable) } else { Ok(life) }
     }
 
     /// Logs an error once if etcd has gone back, as if restored from a backup.
     fn heed<T>(&self, answer: Result<T, AuthorityError>) -> Result<T, AuthorityError> {
-        let has_gone_back = || self.lock().as_ref().is_some_and(|life| life.values.has_gone_back());
+        let has_gone_back = || self.lock().as_ref().is_some_and(|life| life.etcd.has_gone_back());
         if matches!(answer, Err(AuthorityError::Unavailable))
             && has_gone_back()
             && !self.told.swap(true, Ordering::Relaxed)
@@ -196,8 +230,8 @@ impl InEtcd {
         EtcdAuthority::connect(self.options.clone())
     }
 
-    fn lock_following(&self) -> MutexGuard<'_, Option<Following>> {
-        self.following.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_looks(&self) -> MutexGuard<'_, Option<Looks>> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Life>> {
@@ -207,7 +241,8 @@ impl InEtcd {
 
 impl Authority for InEtcd {
     fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
-        self.heed(self.ask()?.read(key))
+        let life = self.ask()?;
+        self.heed(life.etcd.read(&life.key(key)))
     }
 
     fn compare_and_swap(
@@ -216,7 +251,13 @@ impl Authority for InEtcd {
         expected: Version,
         value: &[u8],
     ) -> Result<Version, AuthorityError> {
-        self.heed(self.ask()?.compare_and_swap(key, expected, value))
+        let life = self.ask()?;
+        self.heed(life.etcd.compare_and_swap(&life.key(key), expected, value))
+    }
+
+    /// etcd outlasts every process; a life that was ended does not come back.
+    fn silence(&self) -> Duration {
+        if self.is_over() { Duration::MAX } else { Duration::ZERO }
     }
 }
 

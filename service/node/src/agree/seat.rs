@@ -10,7 +10,8 @@
 //! prefix of all other keys. When memory node 0 ends, or `lotus cluster down` finds that it was
 //! killed, and no compute node takes part any more (`alive`), the key records the end, and no node
 //! joins until there is a new life. While compute nodes live without memory node 0 the life goes
-//! on, and memory node 0 returns to it as any memory node does.
+//! on, and memory node 0 returns to it as any memory node does. A process whose life has ended, or
+//! whose authority was replaced, learns so within seconds ([`LostAuthority`]).
 
 use std::time::Duration;
 
@@ -79,6 +80,19 @@ pub enum Silent {
     MayLive,
     /// The nodes have ended, as the operator says.
     HaveEnded,
+}
+
+/// Reason why the authority that a process [stays](ClusterAuthority::stay) with is lost for good,
+/// and the cluster with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LostAuthority {
+    /// Its process has ended.
+    #[error("memory node 0 has ended and another authority is in its place")]
+    Replaced,
+    /// The life was ended in etcd (I224).
+    #[cfg(feature = "etcd")]
+    #[error("the life of the cluster in etcd was ended")]
+    LifeEnded,
 }
 
 /// The authority, as reached by every process but its host.
@@ -151,22 +165,23 @@ impl ClusterAuthority {
     }
 
     /// From now on, accepts only the authority that answers now: an authority that comes back
-    /// without its state is a different authority. etcd keeps its state through outages.
+    /// without its state is a different authority. etcd keeps its state through outages; there,
+    /// accepts only the life found.
     pub fn stay(&self, env: &Env) {
         match self {
             Self::Hosted(remote) => remote.stay(env),
             #[cfg(feature = "etcd")]
-            Self::Etcd(etcd) => etcd.stay(),
+            Self::Etcd(etcd) => etcd.stay(env),
         }
     }
 
-    /// Whether a new authority has replaced the authority that this process [stays](Self::stay)
-    /// with. The new authority's answers are ignored.
-    pub fn is_replaced(&self) -> bool {
+    /// Whether the authority that this process [stays](Self::stay) with is lost for good. Further
+    /// questions fail.
+    pub fn lost(&self) -> Option<LostAuthority> {
         match self {
-            Self::Hosted(remote) => remote.is_replaced(),
+            Self::Hosted(remote) => remote.is_replaced().then_some(LostAuthority::Replaced),
             #[cfg(feature = "etcd")]
-            Self::Etcd(_) => false,
+            Self::Etcd(etcd) => etcd.is_over().then_some(LostAuthority::LifeEnded),
         }
     }
 

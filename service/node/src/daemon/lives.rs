@@ -12,7 +12,7 @@ use super::founding::{Founding, is_founded};
 use super::process::{Daemon, PATIENCE};
 use super::service::Service;
 use crate::agree::loss;
-use crate::agree::seat::{ClusterAuthority, Host};
+use crate::agree::seat::{ClusterAuthority, Host, LostAuthority};
 use crate::agree::terms::Terms;
 use crate::application::Application;
 use crate::host::stop::Early;
@@ -58,7 +58,7 @@ impl Reach<'_> {
 #[derive(Default)]
 pub(super) struct Tie {
     stays: bool,
-    is_replaced: bool,
+    is_lost: bool,
 }
 
 impl Tie {
@@ -75,13 +75,12 @@ impl Tie {
     /// Logs an error once the bound authority is lost.
     pub(super) fn look(&mut self, reach: &Reach<'_>) {
         let Reach::Guest(authority) = reach else { return };
-        if authority.is_replaced() && !self.is_replaced {
-            error!(
-                "memory node 0 has ended and another authority is in its place: the memory of this \
-                 node is of the cluster that is lost. lotus cluster down --no-snapshot ends it"
-            );
-            self.is_replaced = true;
-        }
+        let Some(lost) = authority.lost().filter(|_| !self.is_lost) else { return };
+        error!(
+            "{lost}: the memory of this node is of the cluster that is lost. lotus cluster down \
+             --no-snapshot ends it"
+        );
+        self.is_lost = true;
     }
 }
 
@@ -138,15 +137,14 @@ impl<A: Application> Daemon<'_, A> {
         &self,
         service: Service,
         cluster: Arc<Cluster<M>>,
+        lost: LostAuthority,
     ) -> Result<(), Early> {
-        error!(node = %self.node, "the authority has come back without the cluster's state");
+        error!(node = %self.node, %lost, "the cluster's state is gone");
         std::mem::forget((service, cluster));
-        Err(Early::Failed(
-            "memory node 0 has ended and another authority is in its place, which knows nothing of \
-             this cluster: what is committed now could not be kept. lotus cluster down \
-             --no-snapshot on all hosts ends what is left, and lotus cluster up begins with the \
-             last snapshot, if there is one"
-                .to_owned(),
-        ))
+        Err(Early::Failed(format!(
+            "{lost}: no node knows this cluster any more, and what is committed now could not be \
+             kept. lotus cluster down --no-snapshot on all hosts ends what is left, and lotus \
+             cluster up begins with the last snapshot, if there is one"
+        )))
     }
 }

@@ -548,8 +548,8 @@ impl<A: Application> Daemon<'_, A> {
                 )));
             }
             watch.look();
-            if authority.is_replaced() {
-                return self.leave(service, cluster);
+            if let Some(lost) = authority.lost() {
+                return self.leave(service, cluster, lost);
             }
             watch.look_at_memory(&cluster, index);
             watch.look_at_waits(&cluster, index, self.env.now());

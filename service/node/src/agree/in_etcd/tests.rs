@@ -11,8 +11,8 @@ use super::*;
 
 fn connection(server: &common::Server) -> InEtcd {
     let options = Options::new(vec![server.endpoint()], "/lotus/");
-    let (life, following) = (Mutex::default(), Mutex::default());
-    InEtcd { options, life, following, told: AtomicBool::new(false) }
+    let (life, looks) = (Mutex::default(), Mutex::default());
+    InEtcd { options, life, looks, is_over: AtomicBool::default(), told: AtomicBool::default() }
 }
 
 /// A clock that moves when a test moves it.
@@ -39,7 +39,7 @@ fn a_node_that_waits_goes_over_to_the_next_life_and_one_that_takes_part_stays() 
         node.connect().expect("there is a life");
         node.follow(&env);
     }
-    stays.stay();
+    stays.stay(&env);
     founder.end().expect("it answers");
     let next = connection(&server);
     next.begin(next.last_word().expect("it answers")).expect("the first has ended");
@@ -47,10 +47,14 @@ fn a_node_that_waits_goes_over_to_the_next_life_and_one_that_takes_part_stays() 
     let value = |of: &InEtcd| of.read("a").expect("it answers").map(|found| found.value);
     assert_eq!((value(&waits), value(&stays)), (None, None), "it is not time to look");
     hand.0.fetch_add(LOOKS.as_nanos() as u64, Ordering::Relaxed);
-    assert_eq!((value(&waits), value(&stays)), (Some(b"next".to_vec()), None));
+    assert_eq!(value(&waits), Some(b"next".to_vec()));
+    assert_eq!(stays.read("a"), Err(AuthorityError::Unavailable), "its life has ended");
+    assert!(stays.is_over() && !waits.is_over());
+    assert_eq!((stays.silence(), waits.silence()), (Duration::MAX, Duration::ZERO));
     next.end().expect("it answers");
     hand.0.fetch_add(LOOKS.as_nanos() as u64, Ordering::Relaxed);
     assert_eq!(waits.read("a"), Err(AuthorityError::Unavailable), "no cluster runs");
+    assert!(!waits.is_over(), "it takes part in none");
 }
 
 #[test]
