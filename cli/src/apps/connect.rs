@@ -33,9 +33,21 @@ pub fn attach<W: Workload>(
 /// # Errors
 /// No compute node accepts the connection.
 pub async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
+    connect_with(file, |_| ()).await
+}
+
+/// Connects to a running cluster as an application with settings of its own.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_with(
+    file: &ClusterFile,
+    set: impl FnOnce(&mut Config),
+) -> Result<Client, BenchError> {
     let mut config = Config::new("");
     config.servers = addresses(file);
     config.security = file.as_application().map_err(|error| failed(&error))?;
+    set(&mut config);
     Client::connect(config).await.map_err(|error| failed(&error))
 }
 

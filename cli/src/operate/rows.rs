@@ -23,13 +23,14 @@ use serde::Serialize;
 use super::bytes::{Part, hex, parse, show, written};
 use super::memory::{TableFigures, TableUse, Used, size};
 use super::status::Survey;
-use crate::apps::connect::connect;
+use crate::apps::connect::connect_with;
 use crate::args::{DelArgs, FormatArgs, GetArgs, PutArgs, RangeArgs, ScanArgs};
 use lotus_runner::show::Verdict;
 use lotus_runner::show::screen::{complain, or_dash};
 
-/// Time for which a conflicting transaction is retried.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit of a request, and of the retries of a conflicting transaction. Longer than an
+/// application's: a command that fails is run again by hand.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Maximum length of a key of any table, in bytes: the limit of ordered tables.
@@ -49,7 +50,7 @@ where
         if file.compute_nodes.iter().all(|node| node.client.is_none()) {
             return Err(format!("{path} has no compute node with an address for clients"));
         }
-        let connected = connect(file).await;
+        let connected = connect_with(file, |config| config.timeout = PATIENCE).await;
         let why = |error| format!("no compute node of {path} serves: {error}");
         command(connected.map_err(why)?).await
     });

@@ -416,7 +416,20 @@ impl Executor {
     /// Runs the tasks until `future` is done.
     pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        // The future may borrow, so it stays on the stack, represented by a stand-in task.
+        let mut value = None;
+        self.run_until(&mut |context| match future.as_mut().poll(context) {
+            Poll::Ready(done) => {
+                value = Some(done);
+                Poll::Ready(())
+            }
+            Poll::Pending => Poll::Pending,
+        });
+        value.expect("the future is done")
+    }
+
+    /// Runs the tasks until `poll` is ready. Without type parameters: the loop is compiled once.
+    fn run_until(&mut self, poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>) {
+        // The caller's future may borrow, so it stays on the stack, represented by a stand-in task.
         let root = Rc::new(Root::default());
         let task = self.handle.spawn(Root::stand_in(Rc::clone(&root)));
         let mut idle_since = None;
@@ -425,11 +438,10 @@ impl Executor {
                 idle_since = None;
                 let Some(waker) = root.due.take() else { continue };
                 self.handle.core.current.set(task);
-                let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-                if let Poll::Ready(value) = polled {
+                if poll(&mut Context::from_waker(&waker)).is_ready() {
                     root.done.set(true);
                     self.handle.wake(task);
-                    return value;
+                    return;
                 }
                 continue;
             }
