@@ -7,14 +7,12 @@
 
 use std::future::Future;
 use std::panic::Location;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::counters::VerbCounters;
-use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::TableId;
 use lotus_fabric::local::LocalFabric;
 use lotus_fabric::machines::{Machines, Threads};
@@ -414,14 +412,8 @@ impl<M: Machines> Cluster<M> {
         let (ending, ended) = async_channel::bounded(1);
         let name = format!("lotus-cn{}-{thread}", node.index);
         let (shared, of) = (Arc::clone(&self.shared), Arc::clone(node));
-        let program = move |executor: &mut Executor| -> Pin<Box<dyn Future<Output = ()>>> {
-            let life = threads::run(shared, of, thread, inbox, &ready, executor);
-            Box::pin(async move {
-                life.await;
-                drop(ending);
-            })
-        };
-        let core = self.machines.start(node.id, &name, Box::new(program))?;
+        let program = threads::program(shared, of, thread, inbox, ready, ending);
+        let core = self.machines.start(node.id, &name, program)?;
         let failed = ClusterError::CoordinatorFailed { node: node.index };
         self.machines.wait(&started).ok_or(failed)??;
         let seat = Seat { compute_node: node.index, thread };

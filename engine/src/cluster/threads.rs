@@ -13,6 +13,7 @@ use crate::txn::slot::Slot;
 use crate::upkeep::purge;
 use async_channel::{Receiver, Sender};
 use lotus_fabric::exec::Executor;
+use lotus_fabric::machines::Program;
 use lotus_fabric::transport::FabricError;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -21,6 +22,27 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+/// The program of a coordinator's core. `ending` is dropped when the coordinator has ended.
+///
+/// Boxed here, in a function without type parameters: code of coordinators is then compiled with
+/// this crate, and not again in each crate that starts a cluster.
+pub(crate) fn program(
+    shared: Arc<Shared>,
+    node: Arc<ComputeNode>,
+    thread: usize,
+    jobs: Receiver<Job>,
+    ready: Sender<Result<(), FabricError>>,
+    ending: Sender<()>,
+) -> Program {
+    Box::new(move |executor| {
+        let life = run(shared, node, thread, jobs, &ready, executor);
+        Box::pin(async move {
+            life.await;
+            drop(ending);
+        })
+    })
+}
+
 /// Starts a coordinator on its core's executor and reports the outcome of the start through
 /// `ready`. The future takes jobs until their channel is closed, and is done when every slot is
 /// idle.
@@ -28,7 +50,7 @@ use std::time::Duration;
 /// A panic of the coordinator (not of a transaction's own code, whose panics are caught where the
 /// code runs) leaves locks and writes in doubt, so it expels the whole node (H21). The loss of the
 /// core has the same effect.
-pub(crate) fn run(
+fn run(
     shared: Arc<Shared>,
     node: Arc<ComputeNode>,
     thread: usize,
