@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus::{Cluster, Machines};
+use lotus::Cluster;
 use lotus_authority::Authority;
 use lotus_benchmarks::audit::{Check, Effects};
 use lotus_benchmarks::deployment::{Deployment, Ownership, Traffic};
@@ -127,21 +127,18 @@ fn ask(
 }
 
 /// The node's side: carries out the requests in its mailbox.
-pub struct Errands<M: Machines, W> {
+pub struct Errands<W> {
     /// Mailbox from which the node takes requests.
     pub mailbox: Mailbox,
     /// The node's part of the cluster.
-    pub cluster: Arc<Cluster<M>>,
+    pub cluster: Arc<Cluster>,
     /// Workload that the node was loaded with.
     pub workload: Arc<W>,
     /// Aborts counted by the node's stored transactions.
     pub aborts: Arc<Aborts>,
 }
 
-impl<M: Machines + 'static, W: Workload> Look for Errands<M, W>
-where
-    Cluster<M>: Send + Sync,
-{
+impl<W: Workload> Look for Errands<W> {
     fn look(&mut self, authority: &dyn Authority) {
         let Some((version, errand)) = self.mailbox.next(authority) else { return };
         let done = self.carry_out(errand).unwrap_or_else(Done::Failed);
@@ -149,7 +146,7 @@ where
     }
 }
 
-impl<M: Machines + 'static, W: Workload> Errands<M, W> {
+impl<W: Workload> Errands<W> {
     fn carry_out(&self, errand: Errand) -> Result<Done, String> {
         let sentence = |error: &dyn std::fmt::Display| error.to_string();
         self.cluster.settle().map_err(|error| sentence(&error))?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lotus::{Authority, Cluster, ClusterError, Machines};
+use lotus::{Authority, Cluster, ClusterError};
 use lotus_authority::AuthorityError;
 use lotus_benchmarks::workload::Workload;
 use lotus_node::application::{Application, Notes, Opened};
@@ -21,7 +21,7 @@ use lotus_runner::applications::load::{Aborts, registry};
 pub struct Loaded(pub Option<Load>);
 
 impl Application for Loaded {
-    fn fill<M: Machines>(&self, file: &ClusterFile, cluster: &Cluster<M>) -> Result<(), String> {
+    fn fill(&self, file: &ClusterFile, cluster: &Cluster) -> Result<(), String> {
         let Some(load) = &self.0 else { return Ok(()) };
         info!(workload = load.name(), "loading");
         let rows = load.carry_out(cluster, &shape(file)).map_err(|error| match error {
@@ -36,16 +36,12 @@ impl Application for Loaded {
         Ok(())
     }
 
-    fn open<M>(
+    fn open(
         &self,
         file: &ClusterFile,
         node: NodeName,
-        cluster: &Arc<Cluster<M>>,
-    ) -> Result<Opened, String>
-    where
-        M: Machines + 'static,
-        Cluster<M>: Send + Sync,
-    {
+        cluster: &Arc<Cluster>,
+    ) -> Result<Opened, String> {
         match &self.0 {
             Some(load) => load.with(Open { file, node, cluster }),
             None => Ok(Opened::default()),
@@ -58,16 +54,13 @@ impl Application for Loaded {
 }
 
 /// Opens the workload's tables, and registers its stored transactions.
-struct Open<'a, M: Machines> {
+struct Open<'a> {
     file: &'a ClusterFile,
     node: NodeName,
-    cluster: &'a Arc<Cluster<M>>,
+    cluster: &'a Arc<Cluster>,
 }
 
-impl<M: Machines + 'static> Use for Open<'_, M>
-where
-    Cluster<M>: Send + Sync,
-{
+impl Use for Open<'_> {
     type Outcome = Result<Opened, String>;
 
     fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {

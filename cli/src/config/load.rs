@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use lotus::{Cluster, ClusterError, Machines};
+use lotus::{Cluster, ClusterError};
 use lotus_benchmarks::config::ClusterConfig;
 use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::smallbank::SmallBank;
@@ -114,9 +114,9 @@ impl Load {
     ///
     /// # Errors
     /// As [`Cluster::create_table`] and [`Cluster::load`].
-    pub fn carry_out<M: Machines>(
+    pub fn carry_out(
         &self,
-        cluster: &Cluster<M>,
+        cluster: &Cluster,
         settings: &ClusterConfig,
     ) -> Result<u64, ClusterError> {
         self.with(Fill { cluster, settings })
@@ -132,12 +132,12 @@ pub trait Use {
     fn of<W: Workload>(self, workload: W) -> Self::Outcome;
 }
 
-struct Fill<'a, M: Machines> {
-    cluster: &'a Cluster<M>,
+struct Fill<'a> {
+    cluster: &'a Cluster,
     settings: &'a ClusterConfig,
 }
 
-impl<M: Machines> Use for Fill<'_, M> {
+impl Use for Fill<'_> {
     type Outcome = Result<u64, ClusterError>;
 
     fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {

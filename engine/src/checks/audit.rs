@@ -60,30 +60,9 @@ impl<M: Machines> Cluster<M> {
     /// # Errors
     /// If the memory nodes cannot be read. Violations are not errors: they are in the findings.
     pub fn audit(&self) -> Result<Vec<Finding>, ClusterError> {
-        let shared = &*self.shared;
-        let (placement, groups) = (&shared.surviving(), shared.placement.group_count());
-        let by_group = shared.control.in_parallel(groups, |group| {
-            let group = GroupId(group as u8);
-            shared.control.with_lane(|lane| Scan { shared, placement, lane }.group(group))
-        });
-        let mut tallies = vec![
-            Tally::new("every replica is byte for byte the same"),
-            Tally::new("no cell is left INVISIBLE or torn"),
-            Tally::new("every version has its record, whole and its own"),
-            Tally::new("a slab that is free is all zeroes"),
-        ];
-        for group in by_group {
-            let group = group?.map_err(unreachable_nodes)?;
-            tallies.iter_mut().zip(group).for_each(|(all, part)| all.merge(part));
-        }
-        let rest = shared.control.with_lane(|lane| async move {
-            let scan = Scan { shared, placement, lane };
-            Ok([scan.check_cached().await?, scan.logs().await?])
-        })?;
-        tallies.extend(rest.map_err(unreachable_nodes)?);
-        let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
+        let mut findings = memory(&self.shared)?;
         findings.extend(self.locks_left());
-        findings.extend(self.lock_objects_left(placement)?);
+        findings.extend(self.lock_objects_left(&self.shared.surviving())?);
         findings.push(self.contradictions());
         findings.push(self.suspicions_left()?);
         findings.push(self.copies_left()?);
@@ -102,23 +81,7 @@ impl<M: Machines> Cluster<M> {
         table: TableId,
         visit: &mut RowVisitor<'_>,
     ) -> Result<(), ClusterError> {
-        let shared = &*self.shared;
-        let table = shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
-        let placement = &shared.surviving();
-        let scanned = shared.control.with_lane(|lane| async move {
-            let scan = Scan { shared, placement, lane };
-            for (group, _) in placement.groups() {
-                scan.rows(&table, group, &mut |row| {
-                    let Some((record, words)) = row.newest() else { return };
-                    if let (Some(value), Ok(key)) = (record.value_range(), record.primary_key()) {
-                        visit(&key, &words.as_bytes()[value], record.header().writer);
-                    }
-                })
-                .await?;
-            }
-            Ok(())
-        })?;
-        scanned.map_err(unreachable_nodes)
+        visit_rows(&self.shared, table, visit)
     }
 
     /// Memory allocated to the tables.
@@ -164,6 +127,55 @@ impl<M: Machines> Cluster<M> {
         }
         met.finish()
     }
+}
+
+/// Findings about the memory nodes. Without type parameters: compiled once.
+fn memory(shared: &Shared) -> Result<Vec<Finding>, ClusterError> {
+    let (placement, groups) = (&shared.surviving(), shared.placement.group_count());
+    let by_group = shared.control.in_parallel(groups, |group| {
+        let group = GroupId(group as u8);
+        shared.control.with_lane(|lane| Scan { shared, placement, lane }.group(group))
+    });
+    let mut tallies = vec![
+        Tally::new("every replica is byte for byte the same"),
+        Tally::new("no cell is left INVISIBLE or torn"),
+        Tally::new("every version has its record, whole and its own"),
+        Tally::new("a slab that is free is all zeroes"),
+    ];
+    for group in by_group {
+        let group = group?.map_err(unreachable_nodes)?;
+        tallies.iter_mut().zip(group).for_each(|(all, part)| all.merge(part));
+    }
+    let rest = shared.control.with_lane(|lane| async move {
+        let scan = Scan { shared, placement, lane };
+        Ok([scan.check_cached().await?, scan.logs().await?])
+    })?;
+    tallies.extend(rest.map_err(unreachable_nodes)?);
+    Ok(tallies.into_iter().map(Tally::finish).collect())
+}
+
+/// As [`Cluster::audit_scan`]. Without type parameters: compiled once.
+fn visit_rows(
+    shared: &Shared,
+    table: TableId,
+    visit: &mut RowVisitor<'_>,
+) -> Result<(), ClusterError> {
+    let table = shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
+    let placement = &shared.surviving();
+    let scanned = shared.control.with_lane(|lane| async move {
+        let scan = Scan { shared, placement, lane };
+        for (group, _) in placement.groups() {
+            scan.rows(&table, group, &mut |row| {
+                let Some((record, words)) = row.newest() else { return };
+                if let (Some(value), Ok(key)) = (record.value_range(), record.primary_key()) {
+                    visit(&key, &words.as_bytes()[value], record.header().writer);
+                }
+            })
+            .await?;
+        }
+        Ok(())
+    })?;
+    scanned.map_err(unreachable_nodes)
 }
 
 /// Origin of a transaction, for the text of a violation: a transaction reported to a client must be

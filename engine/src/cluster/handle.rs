@@ -88,9 +88,12 @@ impl Cluster {
 
     /// Returns the fabric, for tests that make nodes fail. Memory nodes are numbered from zero,
     /// compute nodes follow.
+    ///
+    /// # Panics
+    /// If the memory is not in this process.
     #[doc(hidden)]
     pub fn local_fabric(&self) -> &LocalFabric {
-        self.machines.local_fabric()
+        self.machines.local_fabric().expect("memory in this process")
     }
 }
 

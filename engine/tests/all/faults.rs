@@ -149,9 +149,8 @@ fn a_memory_node_that_was_away_while_rows_were_read_is_used_again() {
             }));
         }
     }
-    // The exchange of floors of the first coordinator may have met an absence of its one memory
-    // node. The connection is made anew by the next exchange, or by a transaction that comes before,
-    // which fails.
+    // The first coordinator's exchange of floors may have met an absence of its memory node. The
+    // next exchange makes the connection anew, or a transaction that comes before it and fails.
     let mut failed = 0;
     for (key, value) in rows {
         while let Err(error) = update(&cluster, table, key, value + 1) {

@@ -3,6 +3,7 @@
 //! Every core is a thread, and the threads share one clock. The fabric decides where memory is, by
 //! default in this process as well.
 
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -16,36 +17,38 @@ use crate::run::env::Env;
 use crate::run::exec::Executor;
 use crate::run::machines::{Machines, Program};
 
-/// Threads of this process on the machine's clock, over a fabric; `LocalFabric` by default.
-pub struct Threads<F = LocalFabric> {
-    fabric: F,
+/// Threads of this process on the machine's clock, over a fabric. One type for all fabrics: code
+/// that runs on threads is compiled once.
+pub struct Threads {
+    fabric: Arc<dyn Fabric>,
     env: Env,
 }
 
 impl Threads {
-    /// Machines for `nodes` nodes, with randomness that derives from `seed`.
+    /// Machines for `nodes` nodes with memory in this process, and with randomness that derives
+    /// from `seed`.
     pub fn new(nodes: u16, seed: u64) -> Self {
         Self::over(LocalFabric::new(nodes), Env::real(seed))
     }
 
-    /// Returns the fabric by its concrete type, which has fault injection for tests.
-    pub fn local_fabric(&self) -> &LocalFabric {
-        &self.fabric
-    }
-}
-
-impl<F> Threads<F> {
     /// Machines over an existing fabric.
-    pub fn over(fabric: F, env: Env) -> Self {
-        Self { fabric, env }
+    pub fn over(fabric: impl Fabric, env: Env) -> Self {
+        Self { fabric: Arc::new(fabric), env }
+    }
+
+    /// Returns a fabric with memory in this process by its concrete type, which has fault injection
+    /// for tests; `None` over another fabric.
+    pub fn local_fabric(&self) -> Option<&LocalFabric> {
+        let fabric: &dyn Any = &*self.fabric;
+        fabric.downcast_ref()
     }
 }
 
-impl<F: Fabric + Clone + 'static> Machines for Threads<F> {
+impl Machines for Threads {
     type Core = JoinHandle<()>;
 
     fn fabric(&self) -> Arc<dyn Fabric> {
-        Arc::new(self.fabric.clone())
+        Arc::clone(&self.fabric)
     }
 
     fn control_workers(&self) -> usize {

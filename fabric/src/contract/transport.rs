@@ -14,6 +14,7 @@
 //! | rdma | linked work requests, doorbell | poll CQ | new queue pair | destroy queue pairs |
 //! | sim | schedule arrivals | take what is due | new connection number | epoch on arrival |
 
+use std::any::Any;
 use std::time::Duration;
 
 use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
@@ -148,7 +149,7 @@ pub enum FabricError {
 }
 
 /// The control path of a back end.
-pub trait Fabric: Send + Sync {
+pub trait Fabric: Any + Send + Sync {
     /// Registers `bytes` of zeroed memory as `region` of `node`.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Index;
 use std::sync::Arc;
 
-use lotus::{Authority, Cluster, ClusterError, Machines, TableId, TableSpec};
+use lotus::{Authority, Cluster, ClusterError, TableId, TableSpec};
 use lotus_authority::AuthorityError;
 use lotus_server::Registry;
 
@@ -23,21 +23,18 @@ pub trait Application {
     ///
     /// # Errors
     /// A sentence. The cluster does not start then.
-    fn fill<M: Machines>(&self, file: &ClusterFile, cluster: &Cluster<M>) -> Result<(), String>;
+    fn fill(&self, file: &ClusterFile, cluster: &Cluster) -> Result<(), String>;
 
     /// Opens the tables at a node, before it serves.
     ///
     /// # Errors
     /// A sentence: a table is missing, or has another shape. The node ends then.
-    fn open<M>(
+    fn open(
         &self,
         file: &ClusterFile,
         node: NodeName,
-        cluster: &Arc<Cluster<M>>,
-    ) -> Result<Opened, String>
-    where
-        M: Machines + 'static,
-        Cluster<M>: Send + Sync;
+        cluster: &Arc<Cluster>,
+    ) -> Result<Opened, String>;
 
     /// Values at the authority that snapshots include; none by default.
     fn notes(&self) -> Arc<dyn Notes> {
@@ -136,10 +133,7 @@ impl Default for Tables {
 ///
 /// # Errors
 /// A sentence: no room for a table, or an existing table of the name has a different shape.
-pub(crate) fn create_missing<M: Machines>(
-    file: &ClusterFile,
-    cluster: &Cluster<M>,
-) -> Result<(), String> {
+pub(crate) fn create_missing(file: &ClusterFile, cluster: &Cluster) -> Result<(), String> {
     file.tables.iter().try_for_each(|spec| match cluster.create_table(spec.clone()) {
         Ok(_) => Ok(()),
         Err(ClusterError::TableExists(_)) => open_table(cluster, spec, FILE).map(drop),
@@ -151,9 +145,9 @@ pub(crate) fn create_missing<M: Machines>(
 ///
 /// # Errors
 /// A sentence: a table is missing, or has another shape.
-pub(crate) fn open_tables<M: Machines>(
+pub(crate) fn open_tables(
     file: &ClusterFile,
-    cluster: &Cluster<M>,
+    cluster: &Cluster,
 ) -> Result<Vec<(String, TableId)>, String> {
     let open = |spec: &TableSpec| {
         open_table(cluster, spec, FILE).map(|id| (spec.name.clone().into_owned(), id))
@@ -162,11 +156,7 @@ pub(crate) fn open_tables<M: Machines>(
 }
 
 /// Opens a table and checks that its shape is as `source` expects.
-fn open_table<M: Machines>(
-    cluster: &Cluster<M>,
-    wanted: &TableSpec,
-    source: &str,
-) -> Result<TableId, String> {
+fn open_table(cluster: &Cluster, wanted: &TableSpec, source: &str) -> Result<TableId, String> {
     let id = cluster.open_table(&wanted.name).map_err(|error| {
         format!("{error}; the tables of {source} are created when the cluster is made")
     })?;
@@ -182,23 +172,19 @@ fn open_table<M: Machines>(
 }
 
 impl Application for Tables {
-    fn fill<M: Machines>(&self, _file: &ClusterFile, cluster: &Cluster<M>) -> Result<(), String> {
+    fn fill(&self, _file: &ClusterFile, cluster: &Cluster) -> Result<(), String> {
         self.specs.iter().try_for_each(|spec| {
             let created = cluster.create_table(spec.clone()).map(drop);
             created.map_err(|error| format!("table {}: {error}", spec.name))
         })
     }
 
-    fn open<M>(
+    fn open(
         &self,
         file: &ClusterFile,
         _node: NodeName,
-        cluster: &Arc<Cluster<M>>,
-    ) -> Result<Opened, String>
-    where
-        M: Machines + 'static,
-        Cluster<M>: Send + Sync,
-    {
+        cluster: &Arc<Cluster>,
+    ) -> Result<Opened, String> {
         let mut ids: BTreeMap<_, _> = open_tables(file, cluster)?.into_iter().collect();
         for spec in &self.specs {
             let id = open_table(cluster, spec, "this program")?;

@@ -6,11 +6,10 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
-use lotus::{ClusterError, TableId, TableSpec};
+use lotus::{Cluster, ClusterError, TableId, TableSpec};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_protocol::messages::{Answer, Failure, Room};
 
-use crate::host::Host;
 use crate::ticket::Ticket;
 
 /// Requests that may wait.
@@ -65,14 +64,14 @@ impl Clerk {
     /// # Errors
     /// The operating system's error if it cannot start a thread.
     pub(crate) fn start(
-        host: Weak<dyn Host>,
+        cluster: Weak<Cluster>,
         index: usize,
         env: &Env,
         rights: Rights,
     ) -> io::Result<Self> {
         let (sender, requests) = async_channel::bounded(QUEUE);
         let clock = env.clone();
-        env.spawn(&format!("lotus-clerk-{index}"), move || work(&host, &clock, &requests))?;
+        env.spawn(&format!("lotus-clerk-{index}"), move || work(&cluster, &clock, &requests))?;
         Ok(Self { requests: sender, rights })
     }
 
@@ -115,21 +114,21 @@ fn refused(name: &str, lasting: &[String]) -> Option<String> {
     lasts.then(|| format!("{name}: tables of the cluster file cannot be dropped"))
 }
 
-fn work(host: &Weak<dyn Host>, clock: &Env, requests: &Receiver<Request>) {
+fn work(cluster: &Weak<Cluster>, clock: &Env, requests: &Receiver<Request>) {
     while let Ok(Request { mut ticket, wish, deadline }) = requests.recv_blocking() {
         let left = deadline.since(clock.now());
-        let outcome = match host.upgrade() {
+        let outcome = match cluster.upgrade() {
             None => Err(Failure::Leaving),
             Some(_) if left.is_zero() => Err(Failure::Timeout),
-            Some(host) => {
+            Some(cluster) => {
                 // If the process ends meanwhile, the request may have been carried out.
                 ticket.commits();
                 let patience = left / AUTHORITY_PART;
                 match wish {
                     Wish::Create(spec) => {
-                        create(&*host, spec, patience).map(|table| Answer::TableCreated(table.0))
+                        create(&cluster, spec, patience).map(|table| Answer::TableCreated(table.0))
                     }
-                    Wish::Drop { name, table } => drop_table(&*host, &name, table, patience),
+                    Wish::Drop { name, table } => drop_table(&cluster, &name, table, patience),
                 }
             }
         };
@@ -139,7 +138,7 @@ fn work(host: &Weak<dyn Host>, clock: &Env, requests: &Receiver<Request>) {
 
 /// Drops a table, or finds that the table was dropped before.
 fn drop_table(
-    host: &dyn Host,
+    cluster: &Cluster,
     name: &str,
     table: Option<TableId>,
     patience: Duration,
@@ -147,7 +146,7 @@ fn drop_table(
     let Some(number) = table else {
         return Err(Failure::NotFound(ClusterError::NoSuchTable(name.to_owned()).to_string()));
     };
-    match host.drop_table(name, number, patience) {
+    match cluster.drop_numbered(name, number, patience) {
         // The table's memory is given back later.
         Ok(()) | Err(ClusterError::StillThere(_)) => {
             tracing::info!(table = %name, "dropped a table for a client");
@@ -161,16 +160,16 @@ fn drop_table(
 }
 
 /// Creates a table, or finds that the table was created before.
-fn create(host: &dyn Host, spec: TableSpec, patience: Duration) -> Result<TableId, Failure> {
+fn create(cluster: &Cluster, spec: TableSpec, patience: Duration) -> Result<TableId, Failure> {
     if spec.is_internal() {
         return Err(Failure::InvalidTable(internal(&spec)));
     }
-    match host.create_table(spec.clone(), patience) {
+    match cluster.create_table_within(spec.clone(), patience) {
         Ok(table) => {
             tracing::info!(table = %spec.name, number = table.0, "created a table for a client");
             Ok(table)
         }
-        Err(ClusterError::TableExists(_)) => found(&host.tables(), &spec),
+        Err(ClusterError::TableExists(_)) => found(&cluster.tables(), &spec),
         Err(error) => Err(failure_of(error)),
     }
 }
@@ -210,7 +209,6 @@ fn failure_of(error: ClusterError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lotus::Cluster;
     use lotus_fabric::ids::NodeId;
 
     const ORDERS: TableSpec = TableSpec::new("orders").record_bytes(16).capacity(100);

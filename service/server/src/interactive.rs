@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_channel::{Receiver, Sender};
-use lotus::{Item, Nanos, PrimaryKey, Seat, Session, SessionView, TableId, Transaction, TxnError};
+use lotus::{Item, Nanos, PrimaryKey, Session, SessionView, TableId, Transaction, TxnError};
 use lotus_protocol::messages::{
     Action, Answer, Bytes, Excess, Failure, Kind, Op, RESULT_BYTES, ROW_BYTES, Step, StepEnd,
     decode,
@@ -117,20 +117,15 @@ pub(crate) fn begin(
 ) -> Open {
     let limit_ms = node.limits.hold.as_millis() as u32;
     let (open, inbox) = Open::new(Failure::HeldTooLong { limit_ms });
-    let seat = Seat { compute_node: node.index, thread: place.thread };
     let shared = Arc::clone(node);
     let arrived = node.env.now();
-    let job = move |session| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
-        Box::pin(async move {
-            let thread = place.thread;
-            let held = Held { inbox, deadline: arrived.after(shared.limits.hold), retry };
-            let ending = held.serve(&shared, session, kind).await;
-            let latency = shared.env.now().since(arrived);
-            shared.counters[thread].end(ending, latency, None);
-            drop(place);
-        })
-    };
-    node.host().submit(seat, Box::new(job));
+    node.submit(place.thread, move |session| async move {
+        let held = Held { inbox, deadline: arrived.after(shared.limits.hold), retry };
+        let ending = held.serve(&shared, session, kind).await;
+        let latency = shared.env.now().since(arrived);
+        shared.counters[place.thread].end(ending, latency, None);
+        drop(place);
+    });
     open
 }
 

@@ -32,7 +32,6 @@ mod counters;
 mod exposition;
 mod failure;
 mod hall;
-mod host;
 mod http;
 mod interactive;
 mod metrics;

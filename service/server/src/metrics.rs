@@ -26,12 +26,12 @@ pub(crate) async fn gather(node: Arc<NodeServer>) -> Registry {
     let mut coordinators = CoordinatorFigures::default();
     for thread in 0..node.queues.len() {
         let seat = Seat { compute_node: node.index, thread };
-        let Ok(figures) = node.host().coordinator_figures(seat).await else { continue };
+        let Ok(figures) = node.cluster().coordinator_figures(seat).await else { continue };
         coordinators.verbs += &figures.verbs;
         coordinators.caches += figures.caches;
         coordinators.begun += figures.begun;
     }
-    let figures = node.host().node_figures(node.index);
+    let figures = node.cluster().node_figures(node.index);
     let memory = memory::look(&node).await;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(node.process.shown()));
@@ -60,7 +60,7 @@ impl Collector for Scrape {
         self.latency(&mut encoder)?;
         self.engine(&mut encoder)?;
         if let Some(memory) = &self.memory {
-            memory::encode(&mut encoder, memory, &self.node.host().tables())?;
+            memory::encode(&mut encoder, memory, &self.node.cluster().tables())?;
         }
         self.moves(&mut encoder)?;
         self.clients(&mut encoder)?;
@@ -166,9 +166,9 @@ impl Scrape {
         gauge("nodes_unreached", help, unreached)?;
         let takes_part = usize::from(self.figures.takes_part);
         gauge("takes_part", "1 while the node takes part in the cluster", takes_part)?;
-        let silent = self.node.host().silent_memory(self.node.index);
+        let silent = self.node.cluster().silent_memory(self.node.index);
         gauge("memory_nodes_silent", "Memory nodes that do not answer the node", silent.len())?;
-        let MemoryStatus { nodes, copies, .. } = self.node.host().memory_known(self.node.index);
+        let MemoryStatus { nodes, copies, .. } = self.node.cluster().memory_known(self.node.index);
         let count = |what| nodes.iter().filter(|node| **node == what).count();
         let help = "Memory nodes that were lost and are not used any more";
         gauge("memory_nodes_lost", help, count(MemoryStanding::Lost))?;
@@ -184,7 +184,7 @@ impl Scrape {
 
     /// Encodes the time left until the node is taken for dead.
     fn lease(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(lease) = self.node.host().config().lease else { return Ok(()) };
+        let Some(lease) = self.node.cluster().config().lease else { return Ok(()) };
         let help = "How long the node may be silent before it is expelled";
         gauge(encoder, "lease_seconds", help, lease.as_secs_f64())?;
         let Some(left) = self.figures.lease_left else { return Ok(()) };

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use lotus::{MemoryStanding, MemoryStatus, Seat, ShardId, TableId};
+use lotus::{
+    Cluster, Machines, MemoryStanding, MemoryStatus, Seat, Session, ShardId, Submitted, TableId,
+};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_protocol::frame;
 use lotus_protocol::link::Budget;
@@ -18,7 +20,6 @@ use crate::config::{CallRecords, Limits};
 use crate::connection::Origin;
 use crate::counters::Counters;
 use crate::exposition::{Gauge, Process};
-use crate::host::Host;
 use crate::http::{Gathering, Shown};
 use crate::metrics;
 use crate::queue::Queue;
@@ -32,12 +33,14 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Longest time for which a directory is reused: making a directory costs as much as many calls.
 /// Clients learn of later changes of owners from refusals.
 const DIRECTORY_AGE: Duration = Duration::from_millis(20);
+/// Time for which a transaction's code may hold up a thread before its node counts as unhealthy.
+const HELD_UP: Duration = Duration::from_secs(1);
 
 /// A server of one compute node, shared by the server's threads.
 pub(crate) struct NodeServer {
     /// Weak: workers hold this node, and dropping the last handle on a cluster waits for the
     /// coordinators; a job on a coordinator must not wait for them.
-    host: Weak<dyn Host>,
+    cluster: Weak<Cluster>,
     /// Index among the compute nodes.
     pub(crate) index: usize,
     pub(crate) env: Env,
@@ -97,7 +100,7 @@ pub(crate) struct Doors {
 
 /// Parts of a [`NodeServer`].
 pub(crate) struct Parts {
-    pub(crate) host: Arc<dyn Host>,
+    pub(crate) cluster: Arc<Cluster>,
     pub(crate) index: usize,
     pub(crate) registry: Registry,
     pub(crate) gauges: Vec<Gauge>,
@@ -112,10 +115,10 @@ pub(crate) struct Parts {
 
 impl NodeServer {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
-        let threads = parts.host.config().threads;
+        let threads = parts.cluster.config().threads;
         Arc::new(Self {
-            env: parts.host.clock(),
-            host: Arc::downgrade(&parts.host),
+            env: parts.cluster.machines().outside(),
+            cluster: Arc::downgrade(&parts.cluster),
             index: parts.index,
             limits: parts.limits,
             call_records: parts.call_records,
@@ -125,7 +128,7 @@ impl NodeServer {
             queues: (0..threads).map(|_| Queue::new()).collect(),
             counters: (0..threads).map(|_| Counters::new(parts.registry.all().len())).collect(),
             registry: parts.registry,
-            process: Process::new(parts.host.clock()),
+            process: Process::new(parts.cluster.machines().outside()),
             gauges: parts.gauges,
             interactive: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
             interactive_limit: parts.interactive_limit,
@@ -143,8 +146,8 @@ impl NodeServer {
     }
 
     /// Returns the cluster; the server keeps the cluster until the server's thread has ended.
-    pub(crate) fn host(&self) -> Arc<dyn Host> {
-        self.host.upgrade().expect("a server keeps its cluster until its thread has ended")
+    pub(crate) fn cluster(&self) -> Arc<Cluster> {
+        self.cluster.upgrade().expect("a server keeps its cluster until its thread has ended")
     }
 
     /// Puts `workers` workers on each coordinator.
@@ -153,27 +156,44 @@ impl NodeServer {
             let crew = Arc::new(Crew { node: Arc::clone(self), thread });
             for _ in 0..workers {
                 let crew = Arc::clone(&crew);
-                let seat = Seat { compute_node: self.index, thread };
-                let job = move |session| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
-                    Box::pin(async move {
-                        worker::work(Arc::clone(&crew.node), crew.thread, session).await;
-                    })
-                };
-                self.host().submit(seat, Box::new(job));
+                self.submit(thread, |session| async move {
+                    worker::work(Arc::clone(&crew.node), crew.thread, session).await;
+                });
             }
         }
     }
 
+    /// Runs a job in a coroutine slot of a coordinator. The job itself reports its end.
+    #[track_caller]
+    pub(crate) fn submit<F: Future<Output = ()> + 'static>(
+        &self,
+        thread: usize,
+        job: impl FnOnce(Session) -> F + Send + 'static,
+    ) {
+        let seat = Seat { compute_node: self.index, thread };
+        let _: Submitted<()> = self.cluster().submit(seat, |session| async move {
+            job(session).await;
+            Ok(())
+        });
+    }
+
+    /// Whether a transaction's code holds up a coordinator of this node, and has for a while.
+    fn is_held_up(&self) -> bool {
+        let held_up = self.cluster().held_up();
+        held_up.iter().any(|one| one.seat.compute_node == self.index && one.since >= HELD_UP)
+    }
+
     /// Returns the directory for a client of this origin.
     pub(crate) fn directory(&self, client: Origin) -> Box<Directory> {
-        let tables = self.host().tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
+        let tables =
+            self.cluster().tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
         let tables = tables.map(|(id, spec)| messages::Table::of(id.0, &spec));
         let addresses = match client {
             Origin::Network(_) => &self.addresses,
             Origin::ThisHost => &self.local_addresses,
         };
         let owners = ShardId::all().map(|shard| {
-            let owner = self.host().shard_owner(self.index, shard);
+            let owner = self.cluster().shard_owner(self.index, shard);
             Owner { node: owner.compute_node.map(|node| node as u16), epoch: owner.epoch }
         });
         let procedures = self.registry.all();
@@ -186,7 +206,7 @@ impl NodeServer {
             procedures: procedures.collect(),
             owners: owners.collect(),
             in_flight: self.limits.in_flight as u32,
-            names: self.host().naming().map(NameSecret::of),
+            names: self.cluster().naming().map(NameSecret::of),
         })
     }
 
@@ -197,7 +217,7 @@ impl NodeServer {
             Origin::Network(_) => 0,
             Origin::ThisHost => 1,
         };
-        let tables: Vec<TableId> = self.host().tables().into_iter().map(|(id, _)| id).collect();
+        let tables: Vec<TableId> = self.cluster().tables().into_iter().map(|(id, _)| id).collect();
         let now = self.env.now();
         let mut told = self.told[place].lock().unwrap_or_else(PoisonError::into_inner);
         let known = told
@@ -217,13 +237,13 @@ impl NodeServer {
     /// given.
     pub(crate) fn check(&self, shard: Option<u16>) -> Result<(), Failure> {
         // A draining node may outlive the cluster.
-        let Some(host) = self.host.upgrade() else { return Err(Failure::Leaving) };
-        if self.draining.load(Ordering::Relaxed) || !host.takes_part(self.index) {
+        let Some(cluster) = self.cluster.upgrade() else { return Err(Failure::Leaving) };
+        if self.draining.load(Ordering::Relaxed) || !cluster.takes_part(self.index) {
             return Err(Failure::Leaving);
         }
         let Some(shard) = shard else { return Ok(()) };
         let known = ShardId::from_low_bits(u64::from(shard));
-        let owner = host.shard_owner(self.index, known);
+        let owner = cluster.shard_owner(self.index, known);
         if owner.compute_node == Some(self.index) {
             // The request may write, and a write while a needed memory node is silent ends with an
             // unknown outcome, after a time-out.
@@ -235,13 +255,13 @@ impl NodeServer {
 
     /// Returns the participating compute nodes with their lives, as known to this node.
     pub(crate) fn live_nodes(&self) -> Vec<(usize, u16)> {
-        self.host.upgrade().map_or_else(Vec::new, |host| host.live_nodes(self.index))
+        self.cluster.upgrade().map_or_else(Vec::new, |cluster| cluster.live_nodes(self.index))
     }
 
     /// Checks that all memory nodes needed by the cluster answer, as far as known.
     pub(crate) fn check_memory(&self) -> Result<(), Failure> {
-        let Some(host) = self.host.upgrade() else { return Ok(()) };
-        let silent = host.needed_memory(self.index);
+        let Some(cluster) = self.cluster.upgrade() else { return Ok(()) };
+        let silent = cluster.needed_memory(self.index);
         let failure = |node| Failure::Conflict(format!("memory node {node} does not answer"));
         silent.first().map_or(Ok(()), |node| Err(failure(node)))
     }
@@ -286,7 +306,7 @@ impl NodeServer {
 
     /// Whether some rows have no answering copy left.
     fn has_lost_copies(&self) -> bool {
-        let MemoryStatus { nodes, .. } = self.host().memory_known(self.index);
+        let MemoryStatus { nodes, .. } = self.cluster().memory_known(self.index);
         nodes.contains(&MemoryStanding::OutOfReach)
     }
 
@@ -334,18 +354,18 @@ impl Shown for NodeServer {
     }
 
     fn health(&self) -> Result<&'static str, &'static str> {
-        let figures = self.host().node_figures(self.index);
+        let figures = self.cluster().node_figures(self.index);
         if self.is_draining() {
             Err("stopping")
         } else if !figures.takes_part {
             Err("expelled")
         } else if !figures.serves {
             Err("suspended")
-        } else if self.host().is_held_up(self.index) {
+        } else if self.is_held_up() {
             Err("a transaction blocks a thread")
         } else if self.has_lost_copies() {
             Err("the last copies of some rows do not answer")
-        } else if !self.host().silent_memory(self.index).is_empty() {
+        } else if !self.cluster().silent_memory(self.index).is_empty() {
             Err("a memory node does not answer")
         } else if !figures.is_open {
             Err("waiting for the other nodes")

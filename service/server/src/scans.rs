@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use lotus::{Nanos, ScanCursor, ScanError, ScanPage, Seat, Session, SessionScan, TableId};
+use lotus::{Nanos, ScanCursor, ScanError, ScanPage, Session, SessionScan, TableId};
 use lotus_protocol::messages::{
     Answer, Bytes, Failure, Op, PageRow, RESULT_BYTES, ROW_BYTES, Scan, decode,
 };
@@ -32,15 +32,11 @@ pub(crate) fn begin(node: &Arc<NodeServer>, place: InteractivePlace) -> Open {
     let Limits { scan, scan_pause, .. } = node.limits;
     let [limit_ms, pause_ms] = [scan, scan_pause].map(|time| time.as_millis() as u32);
     let (open, inbox) = Open::new(Failure::ScanTooLong { limit_ms, pause_ms });
-    let seat = Seat { compute_node: node.index, thread: place.thread };
     let (shared, deadline) = (Arc::clone(node), node.env.now().after(scan));
-    let job = move |session| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
-        Box::pin(async move {
-            serve(&shared, session, &inbox, deadline).await;
-            drop(place);
-        })
-    };
-    node.host().submit(seat, Box::new(job));
+    node.submit(place.thread, move |session| async move {
+        serve(&shared, session, &inbox, deadline).await;
+        drop(place);
+    });
     open
 }
 

@@ -29,7 +29,6 @@ use crate::clerk::{Clerk, Rights};
 use crate::config::{CallRecords, Config, LocalDoor, StartError};
 use crate::connection::{self, Newcomer, Origin, Presence, Turned, add};
 use crate::hall::{GuestPlace, Hall, Received};
-use crate::host::Host;
 use crate::http;
 use crate::node::{NodeServer, Parts};
 use crate::registry::Registry;
@@ -59,7 +58,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
     /// Dropped when the thread has ended.
-    _cluster: Arc<dyn Host>,
+    _cluster: Arc<Cluster>,
 }
 
 impl Server {
@@ -70,23 +69,18 @@ impl Server {
     ///
     /// # Errors
     /// [`StartError`] says what to change.
-    pub fn start<M>(
-        cluster: Arc<Cluster<M>>,
+    pub fn start(
+        cluster: Arc<Cluster>,
         node: usize,
         registry: Registry,
         config: Config,
-    ) -> Result<Self, StartError>
-    where
-        M: Machines + 'static,
-        Cluster<M>: Send + Sync,
-    {
+    ) -> Result<Self, StartError> {
         config.check(node, cluster.config())?;
         if cluster.seats().all(|seat| seat.compute_node != node) {
             return Err(StartError::Elsewhere { node });
         }
         let (workers, interactive) =
             (config.workers(cluster.config()), config.interactive(cluster.config()));
-        let host: Arc<dyn Host> = cluster;
         let (local, local_addresses) =
             config.local.map(|LocalDoor { listener, nodes }| (listener, nodes)).unzip();
         let rights = Rights {
@@ -95,12 +89,13 @@ impl Server {
             lasting: config.lasting_tables,
         };
         let is_needed = rights.create || rights.drop;
-        let clerk = || Clerk::start(Arc::downgrade(&host), node, &host.clock(), rights);
-        let (calls, call_records) = records_table(&*host, config.call_records)?;
+        let clock = cluster.machines().outside();
+        let clerk = || Clerk::start(Arc::downgrade(&cluster), node, &clock, rights);
+        let (calls, call_records) = records_table(&cluster, config.call_records)?;
         let shared = NodeServer::new(Parts {
             calls,
             clerk: is_needed.then(clerk).transpose()?,
-            host: Arc::clone(&host),
+            cluster: Arc::clone(&cluster),
             index: node,
             registry,
             gauges: config.gauges,
@@ -130,7 +125,7 @@ impl Server {
         let thread = Env::real(0).spawn(&format!("lotus-server-{node}"), body)?;
         shared.start_workers(workers);
         tracing::info!(node, %address, workers, "serving clients");
-        Ok(Self { address, metrics, stop, thread: Some(thread), _cluster: host })
+        Ok(Self { address, metrics, stop, thread: Some(thread), _cluster: cluster })
     }
 
     /// Address for clients.
@@ -170,16 +165,16 @@ impl Drop for Server {
 /// Returns the table of call records, which the first server creates, and the settings with the
 /// table's shape.
 fn records_table(
-    host: &dyn Host,
+    cluster: &Cluster,
     records: CallRecords,
 ) -> Result<(TableId, CallRecords), StartError> {
-    let known = || host.tables().into_iter().find(|(_, spec)| spec.name == calls::TABLE);
+    let known = || cluster.tables().into_iter().find(|(_, spec)| spec.name == calls::TABLE);
     let taken = |(id, spec): (TableId, TableSpec)| Ok((id, records.of(&spec)?));
     if let Some(found) = known() {
         return taken(found);
     }
     let spec = TableSpec::new(calls::TABLE).record_bytes(records.row_bytes).capacity(records.rows);
-    match host.create_table(spec.clone(), RECORDS_PATIENCE) {
+    match cluster.create_table_within(spec.clone(), RECORDS_PATIENCE) {
         // Another server was faster.
         Err(ClusterError::TableExists(name)) => {
             known().map_or(Err(ClusterError::TableExists(name).into()), taken)
@@ -388,7 +383,7 @@ async fn receive(
         }
     };
     let room = || {
-        if node.is_draining() || !node.host().takes_part(node.index) {
+        if node.is_draining() || !node.cluster().takes_part(node.index) {
             return Err(Refusal::Leaving);
         }
         let has_room = node.connections() < node.limits.connections;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lotus::{Cluster, Machines, Transaction};
+use lotus::{Machines, Transaction};
 use lotus_benchmarks::AbortReason;
 use lotus_benchmarks::config::Routing;
 use lotus_benchmarks::deployment::DeployError;
@@ -46,18 +46,13 @@ pub const IN_DOUBT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The errors of [`harness::run`].
-pub fn run<M, W>(
-    cluster: &mut Embedded<M>,
+pub fn run<W: Workload>(
+    cluster: &mut Embedded,
     workload: W,
     options: &Options,
     in_flight: usize,
     progress: &Arc<Progress>,
-) -> Result<Outcome, BenchError>
-where
-    M: Machines + 'static,
-    W: Workload,
-    Cluster<M>: Send + Sync,
-{
+) -> Result<Outcome, BenchError> {
     harness::run_by(cluster, workload, options, progress, |cluster, workload| {
         let aborts = Arc::new(Aborts::new(W::TRANSACTIONS.len()));
         let sockets = Sockets::new().map_err(|error| failed(&error))?;
@@ -188,18 +183,13 @@ impl Procedures {
 /// Starts a server for each compute node. Returns the servers, the address of the first server's
 /// socket in `directory`, and the servers' key. A key is needed because other users of the machine
 /// can reach the ports.
-fn serve<M, W>(
-    cluster: &Embedded<M>,
+fn serve<W: Workload>(
+    cluster: &Embedded,
     workload: &Arc<W>,
     options: &Options,
     directory: &Path,
     aborts: &Arc<Aborts>,
-) -> Result<(Vec<Server>, String, Key), BenchError>
-where
-    M: Machines + 'static,
-    W: Workload,
-    Cluster<M>: Send + Sync,
-{
+) -> Result<(Vec<Server>, String, Key), BenchError> {
     let key = Key::random().map_err(|error| failed(&error))?;
     let bind = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let listeners: Result<Vec<_>, _> = (0..options.cluster.cns).map(bind).collect();

@@ -15,7 +15,7 @@ use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::machines::{Machines, Threads};
+use lotus_fabric::machines::Threads;
 #[cfg(feature = "rdma")]
 use lotus_fabric::rdma::{self, RdmaFabric};
 use lotus_fabric::shm::{ShmError, ShmFabric};
@@ -123,17 +123,12 @@ fn shape(options: &Options) -> ClusterConfig {
 }
 
 /// Runs a workload, with load from inside or outside the compute nodes.
-fn drive<M, W>(
-    cluster: &mut Embedded<M>,
+fn drive<W: Workload>(
+    cluster: &mut Embedded,
     workload: W,
     options: &Options,
     progress: &Arc<Progress>,
-) -> Result<Outcome, BenchError>
-where
-    M: Machines + 'static,
-    W: Workload,
-    lotus::Cluster<M>: Send + Sync,
-{
+) -> Result<Outcome, BenchError> {
     #[cfg(feature = "tcp")]
     if let Some(in_flight) = options.load.in_flight {
         return load::run(cluster, workload, options, in_flight, progress);
@@ -177,7 +172,7 @@ pub fn on_processes<T>(
     memory_nodes: u16,
     seed: u64,
     progress: &Arc<Progress>,
-    run: impl FnOnce(Threads<ShmFabric>, &MemoryNodes) -> Result<T, BenchError>,
+    run: impl FnOnce(Threads, &MemoryNodes) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
     let sockets = Sockets::new().map_err(|error| refused(&error))?;
     let arguments = |node: u16| -> Vec<OsString> {
@@ -205,11 +200,7 @@ pub fn on_processes<T>(
 
 /// Threads of this process that reach the memory nodes through the machine's RDMA devices.
 #[cfg(feature = "rdma")]
-fn rdma_machines(
-    nodes: u16,
-    arguments: &RdmaArgs,
-    seed: u64,
-) -> Result<Threads<RdmaFabric>, DeployError> {
+fn rdma_machines(nodes: u16, arguments: &RdmaArgs, seed: u64) -> Result<Threads, DeployError> {
     let config = rdma::Config::in_process(nodes, &arguments.rdma_devices);
     let mut config = config.map_err(|error| refused(&error))?;
     config.gid_index = arguments.rdma_gid_index;
@@ -223,7 +214,7 @@ fn rdma_machines(
 /// nodes demand a key that only this process has, because other users of the machine can reach the
 /// ports.
 #[cfg(feature = "tcp")]
-pub fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
+pub fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads, DeployError> {
     let key = lotus_security::Key::random().map_err(|error| refused(&error))?;
     let security = lotus_security::Security::SharedKey(key);
     let config = tcp::Config { security, ..tcp::Config::loopback(nodes) };

@@ -107,7 +107,7 @@ pub fn run_keeper<K: Keeper>(keeper: K, ground: Ground, load: Load) -> Outcome {
     }
 }
 
-fn over_sockets() -> Threads<TcpFabric> {
+fn over_sockets() -> Threads {
     let env = Env::real(1);
     let fabric = TcpFabric::start(tcp::Config::loopback(NODES), env.clone());
     Threads::over(fabric.expect("loopback has free ports"), env)

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lotus::{Cluster, Machines};
+use lotus::Cluster;
 use lotus_authority::Authority;
 use lotus_fabric::env::Env;
 use tracing::error;
@@ -14,7 +14,6 @@ use super::service::Service;
 use crate::agree::loss;
 use crate::agree::seat::{ClusterAuthority, Host, LostAuthority};
 use crate::agree::terms::Terms;
-use crate::application::Application;
 use crate::host::stop::Early;
 use crate::snapshots::beginning::Beginning;
 
@@ -84,7 +83,7 @@ impl Tie {
     }
 }
 
-impl<A: Application> Daemon<'_, A> {
+impl Daemon<'_> {
     /// Checks that the cluster, if founded, was founded with a file like this node's.
     pub(super) fn check_file(&self, authority: &dyn Authority) -> Result<(), Early> {
         if !self.ask(|| is_founded(authority))? {
@@ -133,10 +132,10 @@ impl<A: Application> Daemon<'_, A> {
 
     /// Ends this node, since the cluster has lost its authority for good, before a further
     /// acknowledgement. Transactions are cut short: no node would ever recover them.
-    pub(super) fn leave<M: Machines>(
+    pub(super) fn leave(
         &self,
         service: Service,
-        cluster: Arc<Cluster<M>>,
+        cluster: Arc<Cluster>,
         lost: LostAuthority,
     ) -> Result<(), Early> {
         error!(node = %self.node, %lost, "the cluster's state is gone");

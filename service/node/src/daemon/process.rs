@@ -6,13 +6,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, ClusterError, Data, LoadWatch, Machines, Threads, Wait};
+use lotus::{Authority, Cluster, ClusterError, Data, LoadWatch, Threads, Wait};
 use lotus_authority::AuthorityError;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::tcp::TcpFabric;
-use lotus_fabric::transport::Fabric;
 use lotus_points::point_here;
 use lotus_recovery::membership::{self, MembershipError};
 use tracing::{error, info, warn};
@@ -65,7 +64,7 @@ const LOOK_AT_PORTS: Duration = Duration::from_secs(2);
 pub(crate) fn run(
     file: &ClusterFile,
     node: NodeName,
-    application: &impl Application,
+    application: &dyn Application,
 ) -> Result<(), String> {
     let count = match node.kind {
         NodeKind::Memory => file.settings.memory_nodes,
@@ -113,17 +112,17 @@ fn refusal(error: &ClusterError) -> String {
 }
 
 /// The process of a node.
-pub(super) struct Daemon<'a, A> {
+pub(super) struct Daemon<'a> {
     pub(super) file: &'a ClusterFile,
     pub(super) node: NodeName,
-    application: &'a A,
+    application: &'a dyn Application,
     pub(super) env: Env,
     pub(super) stop: Stop,
     /// The node's first record for the authority.
     record: Record,
 }
 
-impl<A: Application> Daemon<'_, A> {
+impl Daemon<'_> {
     /// Waits until all host names resolve; names may be created together with the hosts.
     fn await_names(&self) -> Result<(), Early> {
         let mut known = Ok(());
@@ -352,10 +351,10 @@ impl<A: Application> Daemon<'_, A> {
         }
     }
 
-    fn take_part<F: Fabric + Clone + 'static>(
+    fn take_part(
         &self,
         authority: Arc<ClusterAuthority>,
-        machines: Threads<F>,
+        machines: Threads,
         counts: &dyn Fn() -> Counts,
     ) -> Result<(), Early> {
         // Only now: by now a second process of this node would have failed on the address in use.
@@ -398,7 +397,7 @@ impl<A: Application> Daemon<'_, A> {
 
     /// Waits until compute node 0 has created and filled all tables, as long as loading makes
     /// progress.
-    fn await_data<M: Machines>(&self, cluster: &Cluster<M>) -> Result<(), Early> {
+    fn await_data(&self, cluster: &Cluster) -> Result<(), Early> {
         let founder = NodeName::compute(0).in_words();
         let mut load = LoadWatch::new(PATIENCE);
         let mut found = Ok(Data::Loaded);
@@ -414,11 +413,11 @@ impl<A: Application> Daemon<'_, A> {
     }
 
     /// Joins the cluster; the founder creates and fills the cluster.
-    fn start<F: Fabric + Clone + 'static>(
+    fn start(
         &self,
         authority: &Arc<ClusterAuthority>,
-        machines: Threads<F>,
-    ) -> Result<Arc<Cluster<Threads<F>>>, Early> {
+        machines: Threads,
+    ) -> Result<Arc<Cluster>, Early> {
         let (file, node) = (self.file, self.node);
         self.tell_what_there_is(&**authority)?;
         self.await_memory(&**authority)?;
@@ -466,9 +465,9 @@ impl<A: Application> Daemon<'_, A> {
 
     /// Fills a new cluster with the newest snapshot, or else as the application does; then creates
     /// the missing tables of the file.
-    fn fill<M: Machines>(
+    fn fill(
         &self,
-        cluster: &Cluster<M>,
+        cluster: &Cluster,
         authority: &dyn Authority,
         beginning: Option<&Beginning>,
     ) -> Result<(), String> {
@@ -512,15 +511,12 @@ impl<A: Application> Daemon<'_, A> {
         Ok(())
     }
 
-    fn serve<M: Machines + 'static>(
+    fn serve(
         &self,
         authority: &Arc<ClusterAuthority>,
-        cluster: Arc<Cluster<M>>,
+        cluster: Arc<Cluster>,
         counts: &dyn Fn() -> Counts,
-    ) -> Result<(), Early>
-    where
-        Cluster<M>: Send + Sync,
-    {
+    ) -> Result<(), Early> {
         let (file, node) = (self.file, self.node);
         let index = usize::from(node.index);
         let mut service =
@@ -584,7 +580,7 @@ impl<A: Application> Daemon<'_, A> {
 }
 
 /// Learns of tables created by other nodes.
-fn look_for_tables<M: Machines>(cluster: &Cluster<M>) {
+fn look_for_tables(cluster: &Cluster) {
     match cluster.look_for_tables() {
         // The next look may have an answer.
         Ok(()) | Err(ClusterError::Authority(_)) => {}
@@ -593,7 +589,7 @@ fn look_for_tables<M: Machines>(cluster: &Cluster<M>) {
 }
 
 /// Ends the node's part after its last transaction.
-fn end<M: Machines>(cluster: Arc<Cluster<M>>) -> Result<(), String> {
+fn end(cluster: Arc<Cluster>) -> Result<(), String> {
     if let Err(error) = cluster.settle() {
         warn!(%error, "not settled");
     }
@@ -619,7 +615,7 @@ mod tests {
         ClusterFile::parse(Path::new("/etc/c.toml"), FILE, None).expect("sound")
     }
 
-    fn daemon<'a>(file: &'a ClusterFile, application: &'a Tables) -> Daemon<'a, Tables> {
+    fn daemon<'a>(file: &'a ClusterFile, application: &'a Tables) -> Daemon<'a> {
         let record = Record::of_this_process(Stage::Starting).expect("there is /proc");
         let (env, stop) = (Env::real(0), Stop::default());
         Daemon { file, node: NodeName::compute(0), application, env, stop, record }

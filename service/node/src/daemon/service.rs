@@ -33,17 +33,13 @@ impl Service {
     ///
     /// # Errors
     /// A sentence: the application cannot be opened.
-    pub fn start<M>(
+    pub fn start(
         file: &ClusterFile,
         node: NodeName,
-        application: &impl Application,
-        cluster: &Arc<Cluster<M>>,
+        application: &dyn Application,
+        cluster: &Arc<Cluster>,
         authority: &Arc<dyn Authority>,
-    ) -> Result<Self, String>
-    where
-        M: Machines + 'static,
-        Cluster<M>: Send + Sync,
-    {
+    ) -> Result<Self, String> {
         let mut others: Vec<Box<dyn Look>> = vec![Box::new(Operator::new(node, cluster))];
         if file.authority.outlives_the_cluster() {
             others.push(Box::new(Alive::new(node)));
@@ -113,16 +109,12 @@ impl Service {
     }
 }
 
-fn serve<M>(
+fn serve(
     file: &ClusterFile,
     node: NodeName,
-    cluster: &Arc<Cluster<M>>,
+    cluster: &Arc<Cluster>,
     registry: Registry,
-) -> Result<Server, String>
-where
-    M: Machines + 'static,
-    Cluster<M>: Send + Sync,
-{
+) -> Result<Server, String> {
     let index = usize::from(node.index);
     let own = &file.compute_nodes[index];
     let client = own.client.as_ref().ok_or("this node serves no applications")?;

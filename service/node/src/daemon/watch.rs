@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, Machines, MemoryStanding, MemoryStatus};
+use lotus::{Authority, Cluster, MemoryStanding, MemoryStatus};
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_recovery::Membership;
@@ -68,11 +68,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Logs which memory nodes stop answering, or answer again.
-    pub(super) fn look_at_memory<M: Machines>(
-        &mut self,
-        cluster: &Cluster<M>,
-        compute_node: usize,
-    ) {
+    pub(super) fn look_at_memory(&mut self, cluster: &Cluster, compute_node: usize) {
         if !self.silent.is_empty() {
             cluster.look_for_memory();
         }
@@ -109,12 +105,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Logs a long wait between nodes, during which no transaction begins.
-    pub(super) fn look_at_waits<M: Machines>(
-        &mut self,
-        cluster: &Cluster<M>,
-        compute_node: usize,
-        now: Nanos,
-    ) {
+    pub(super) fn look_at_waits(&mut self, cluster: &Cluster, compute_node: usize, now: Nanos) {
         match (cluster.is_open(compute_node), self.waits) {
             (true, Some((_, told))) => {
                 if told {

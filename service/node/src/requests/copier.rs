@@ -95,10 +95,10 @@ impl Door {
 }
 
 /// The node's side: answers the requests in its mailbox.
-pub struct Copier<M: Machines> {
+pub struct Copier {
     mailbox: Mailbox,
     index: usize,
-    cluster: Arc<Cluster<M>>,
+    cluster: Arc<Cluster>,
     authority: Arc<dyn Authority>,
     snapshots: Snapshots,
     notes: Arc<dyn Notes>,
@@ -113,14 +113,11 @@ pub struct Copier<M: Machines> {
     marker: Marker,
 }
 
-impl<M: Machines + 'static> Copier<M>
-where
-    Cluster<M>: Send + Sync,
-{
+impl Copier {
     /// Creates the copier of compute node `node`; `cluster` is the node's part of the cluster.
     pub fn new(
         node: NodeName,
-        cluster: &Arc<Cluster<M>>,
+        cluster: &Arc<Cluster>,
         authority: &Arc<dyn Authority>,
         snapshots: &Snapshots,
         notes: Arc<dyn Notes>,
@@ -217,10 +214,7 @@ where
     }
 }
 
-impl<M: Machines + 'static> Look for Copier<M>
-where
-    Cluster<M>: Send + Sync,
-{
+impl Look for Copier {
     fn find(&mut self, rest: Rest) {
         self.resting = Some(self.until(rest));
     }
@@ -261,7 +255,7 @@ where
     }
 }
 
-impl<M: Machines> Drop for Copier<M> {
+impl Drop for Copier {
     fn drop(&mut self) {
         if let Some((_, taking)) = self.under_way.take() {
             // The result is not needed, but the thread uses the cluster.

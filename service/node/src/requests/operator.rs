@@ -319,10 +319,10 @@ pub fn silent_among<'a>(said: impl Iterator<Item = &'a Figures>) -> Option<NodeN
 }
 
 /// The node's side: answers the questions in its mailbox.
-pub struct Operator<M: Machines> {
+pub struct Operator {
     mailbox: Mailbox,
     index: usize,
-    cluster: Arc<Cluster<M>>,
+    cluster: Arc<Cluster>,
     /// The question that is not answered yet.
     pending: Option<(Version, Pending)>,
 }
@@ -349,9 +349,9 @@ enum Progress {
     Over(Result<Moved, MoveError>),
 }
 
-impl<M: Machines> Operator<M> {
+impl Operator {
     /// Creates the operator of compute node `node`; `cluster` is the node's part of the cluster.
-    pub fn new(node: NodeName, cluster: &Arc<Cluster<M>>) -> Self {
+    pub fn new(node: NodeName, cluster: &Arc<Cluster>) -> Self {
         let (index, cluster) = (usize::from(node.index), Arc::clone(cluster));
         Self { mailbox: mailbox(node), index, cluster, pending: None }
     }
@@ -569,10 +569,7 @@ impl From<Balancing> for Switch {
     }
 }
 
-impl<M: Machines + 'static> Look for Operator<M>
-where
-    Cluster<M>: Send + Sync,
-{
+impl Look for Operator {
     fn look(&mut self, authority: &dyn Authority) {
         if self.pending.is_none() {
             let Some((version, question)) = self.mailbox.next(authority) else { return };

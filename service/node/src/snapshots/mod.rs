@@ -181,19 +181,19 @@ impl Snapshots {
     ///
     /// # Errors
     /// A sentence; the directory is then as it was.
-    pub fn take<M: Machines>(
+    pub fn take(
         &self,
-        cluster: &Cluster<M>,
+        cluster: &Cluster,
         authority: &dyn Authority,
         notes: &dyn Notes,
     ) -> Result<Snapshot, String> {
         self.take_through(&Struck, cluster, authority, notes)
     }
 
-    fn take_through<M: Machines>(
+    fn take_through(
         &self,
         files: &dyn Files,
-        cluster: &Cluster<M>,
+        cluster: &Cluster,
         authority: &dyn Authority,
         notes: &dyn Notes,
     ) -> Result<Snapshot, String> {
@@ -249,9 +249,9 @@ impl Snapshots {
     /// # Errors
     /// A sentence: the newest snapshot is not whole, and no older snapshot is to be used instead;
     /// no snapshot is whole; or the cluster has no room for the snapshot.
-    pub fn restore<M: Machines>(
+    pub fn restore(
         &self,
-        cluster: &Cluster<M>,
+        cluster: &Cluster,
         authority: &dyn Authority,
         notes: &dyn Notes,
         beginning: &Beginning,

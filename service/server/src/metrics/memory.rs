@@ -29,13 +29,13 @@ type OfTable = fn(&TableMemory) -> u64;
 
 /// Reads the figures; `None` if a memory node in use cannot be read now.
 pub(super) async fn look(node: &NodeServer) -> Option<Memory> {
-    let host = node.host();
+    let cluster = node.cluster();
     // A verb to a silent node may take seconds to fail.
-    if !host.silent_memory(node.index).is_empty() {
+    if !cluster.silent_memory(node.index).is_empty() {
         return None;
     }
-    let figures = host.memory_figures(node.index).await.ok()?;
-    let rows = host.recent_row_counts(node.index, ROWS_AGE).await.ok()?;
+    let figures = cluster.memory_figures(node.index).await.ok()?;
+    let rows = cluster.recent_row_counts(node.index, ROWS_AGE).await.ok()?;
     Some(Memory { figures, rows })
 }
 
