@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use lotus::{Cluster, Isolation, Seat, Session, TableId, TableSpec, TxnError};
+use lotus::{Cluster, CoordinatorId, Isolation, Session, TableId, TableSpec, TxnError};
 
 const RECORD_BYTES: usize = 4096;
 /// Refused inserts in a row after which each of the three groups of replicas is full: a row falls
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = TableSpec::new("documents").record_bytes(RECORD_BYTES as u32).capacity(5_000);
     let documents = cluster.create_table(spec)?;
     let [writer, deleter] =
-        [(0, 0), (1, 1)].map(|(compute_node, thread)| Seat { compute_node, thread });
+        [(0, 0), (1, 1)].map(|(compute_node, thread)| CoordinatorId { compute_node, thread });
 
     let rows = fill(&cluster, writer, documents)?;
     println!("full after {} rows of {RECORD_BYTES} bytes, inserted by {writer:?}", rows.len());
@@ -58,7 +58,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Inserts rows until [`REFUSALS`] inserts in a row have found no memory. Returns the inserted
 /// rows.
-fn fill(cluster: &Cluster, seat: Seat, table: TableId) -> Result<Vec<u64>, TxnError> {
+fn fill(
+    cluster: &Cluster,
+    coordinator_id: CoordinatorId,
+    table: TableId,
+) -> Result<Vec<u64>, TxnError> {
     let work = move |mut session: Session| async move {
         let (mut inserted, mut refused) = (Vec::new(), 0);
         for row in 0.. {
@@ -74,11 +78,16 @@ fn fill(cluster: &Cluster, seat: Seat, table: TableId) -> Result<Vec<u64>, TxnEr
         }
         Ok(inserted)
     };
-    cluster.submit(seat, work).wait()
+    cluster.submit(coordinator_id, work).wait()
 }
 
 /// Inserts these rows, each of which must find memory within [`TRIES`].
-fn refill(cluster: &Cluster, seat: Seat, table: TableId, rows: Range<u64>) -> Result<(), TxnError> {
+fn refill(
+    cluster: &Cluster,
+    coordinator_id: CoordinatorId,
+    table: TableId,
+    rows: Range<u64>,
+) -> Result<(), TxnError> {
     let work = move |mut session: Session| async move {
         for row in rows {
             let mut refused = 0;
@@ -93,7 +102,7 @@ fn refill(cluster: &Cluster, seat: Seat, table: TableId, rows: Range<u64>) -> Re
         }
         Ok(())
     };
-    cluster.submit(seat, work).wait()
+    cluster.submit(coordinator_id, work).wait()
 }
 
 #[derive(Clone, Copy)]

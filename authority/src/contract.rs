@@ -192,7 +192,7 @@ pub fn allocate_incarnation(authority: &dyn Authority) -> Result<Incarnation, In
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Fate, Question, TestAuthority};
+    use crate::testing::{Question, QuestionOutcome, TestAuthority};
 
     #[test]
     fn keeps_the_contract() {
@@ -221,13 +221,13 @@ mod tests {
         // Every third answer is lost, and before every second write a rival is let in.
         let authority = TestAuthority::following(move |question, values| {
             if !matches!(question, Question::Swap { .. }) {
-                return Fate::Answered;
+                return QuestionOutcome::Answered;
             }
             turn += 1;
             if !turn.is_multiple_of(2) {
                 allocate_incarnation(values).expect("the rival finds a free number");
             }
-            if turn % 3 == 1 { Fate::AnswerLost } else { Fate::Answered }
+            if turn % 3 == 1 { QuestionOutcome::AnswerLost } else { QuestionOutcome::Answered }
         });
         let taken: Vec<u16> = (0..300)
             .filter_map(|_| allocate_incarnation(&authority).ok())

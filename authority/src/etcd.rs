@@ -30,7 +30,7 @@ use etcd_client::{
 };
 use tokio::runtime::Runtime;
 
-use crate::lineage::{Broken, Lineage};
+use crate::revision_check::{Broken, RevisionCheck};
 use crate::{Authority, AuthorityError, Version, Versioned};
 
 /// Address of etcd, key prefix and credentials.
@@ -120,7 +120,7 @@ pub struct EtcdAuthority {
     options: Options,
     client: Client,
     runtime: Runtime,
-    lineage: Lineage,
+    revision_check: RevisionCheck,
 }
 
 impl fmt::Debug for EtcdAuthority {
@@ -173,7 +173,7 @@ impl EtcdAuthority {
                 return Err(ConnectError::TimedOut { endpoints, timeout });
             }
         };
-        Ok(Self { options, client, runtime, lineage: Lineage::default() })
+        Ok(Self { options, client, runtime, revision_check: RevisionCheck::default() })
     }
 
     fn key(&self, key: &str) -> String {
@@ -184,7 +184,7 @@ impl EtcdAuthority {
     /// writes are forgotten. Then answers are ignored, and every call returns
     /// [`AuthorityError::Unavailable`].
     pub fn has_gone_back(&self) -> bool {
-        self.lineage.is_broken()
+        self.revision_check.is_broken()
     }
 
     /// Waits for an answer; `header` extracts its header. After any failure the outcome is unknown.
@@ -194,13 +194,13 @@ impl EtcdAuthority {
         header: impl Fn(&T) -> Option<&ResponseHeader>,
     ) -> Result<T, AuthorityError> {
         let timeout = self.options.timeout;
-        let asked = self.lineage.ask().map_err(|Broken| AuthorityError::Unavailable)?;
+        let asked = self.revision_check.ask().map_err(|Broken| AuthorityError::Unavailable)?;
         let answer = async { tokio::time::timeout(timeout, question).await };
         let Ok(Ok(answer)) = self.runtime.block_on(answer) else {
             return Err(AuthorityError::Unavailable);
         };
         let header = header(&answer).ok_or(AuthorityError::Unavailable)?;
-        let heeded = self.lineage.heed(asked, header.cluster_id(), header.revision());
+        let heeded = self.revision_check.heed(asked, header.cluster_id(), header.revision());
         heeded.map(|()| answer).map_err(|Broken| AuthorityError::Unavailable)
     }
 }

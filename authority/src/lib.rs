@@ -16,10 +16,10 @@ pub mod conformance;
 mod contract;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(any(feature = "etcd", test))]
-mod lineage;
 #[cfg(feature = "remote")]
 pub mod remote;
+#[cfg(any(feature = "etcd", test))]
+mod revision_check;
 #[doc(hidden)]
 pub mod testing;
 

@@ -2,11 +2,11 @@
 //!
 //! # What it is
 //! [`TestAuthority`] is an [`EmbeddedAuthority`] behind switches. A *script* is called with every
-//! question and returns its [`Fate`]; it may write as a rival before the question is answered.
-//! Besides, a test can hold and release questions, and questions are counted.
+//! question and returns its [`QuestionOutcome`]; it may write as a rival before the question is
+//! answered. Besides, a test can hold and release questions, and questions are counted.
 //!
 //! # What it is not
-//! A network: it adds no delays. In simulations a courier carries the questions.
+//! A network: it adds no delays. In simulations a delivery model carries the questions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::{Authority, AuthorityError, EmbeddedAuthority, Version, Versioned};
 
 /// Outcome of a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum QuestionOutcome {
     /// Carried out and answered.
     Answered,
     /// Never arrives: neither carried out nor answered.
@@ -59,7 +59,7 @@ impl<'a> Question<'a> {
     }
 }
 
-type Script = Box<dyn FnMut(Question<'_>, &EmbeddedAuthority) -> Fate + Send>;
+type Script = Box<dyn FnMut(Question<'_>, &EmbeddedAuthority) -> QuestionOutcome + Send>;
 
 #[derive(Default)]
 struct Hold {
@@ -88,14 +88,14 @@ impl Default for TestAuthority {
 impl TestAuthority {
     /// Authority with the initial values `inner` that answers every question.
     pub fn over(inner: EmbeddedAuthority) -> Self {
-        let script: Script = Box::new(|_, _| Fate::Answered);
+        let script: Script = Box::new(|_, _| QuestionOutcome::Answered);
         let (script, hold) = (Mutex::new(script), Mutex::default());
         Self { inner, script, hold, released: Condvar::new() }
     }
 
     /// Authority that follows a script.
     pub fn following(
-        script: impl FnMut(Question<'_>, &EmbeddedAuthority) -> Fate + Send + 'static,
+        script: impl FnMut(Question<'_>, &EmbeddedAuthority) -> QuestionOutcome + Send + 'static,
     ) -> Self {
         let this = Self::default();
         this.follow(script);
@@ -112,7 +112,7 @@ impl TestAuthority {
                 Question::Read { .. } => read.insert(key),
                 Question::Swap { .. } => question.is_granted_by(values) && written.insert(key),
             };
-            if is_lost { Fate::AnswerLost } else { Fate::Answered }
+            if is_lost { QuestionOutcome::AnswerLost } else { QuestionOutcome::Answered }
         })
     }
 
@@ -125,9 +125,9 @@ impl TestAuthority {
             let turn = asked.entry((question.key().to_owned(), is_read)).or_default();
             *turn += 1;
             match *turn {
-                1 => Fate::QuestionLost,
-                2 => Fate::AnswerLost,
-                _ => Fate::Answered,
+                1 => QuestionOutcome::QuestionLost,
+                2 => QuestionOutcome::AnswerLost,
+                _ => QuestionOutcome::Answered,
             }
         })
     }
@@ -135,21 +135,21 @@ impl TestAuthority {
     /// Replaces the script.
     pub fn follow(
         &self,
-        script: impl FnMut(Question<'_>, &EmbeddedAuthority) -> Fate + Send + 'static,
+        script: impl FnMut(Question<'_>, &EmbeddedAuthority) -> QuestionOutcome + Send + 'static,
     ) {
         *lock(&self.script) = Box::new(script);
     }
 
     /// Sets the fate of all questions from now on.
-    pub fn turn(&self, fate: Fate) {
-        self.follow(move |_, _| fate);
+    pub fn turn(&self, outcome: QuestionOutcome) {
+        self.follow(move |_, _| outcome);
     }
 
     /// Sets the fate of all swaps from now on; reads are answered.
-    pub fn turn_swaps(&self, fate: Fate) {
+    pub fn turn_swaps(&self, outcome: QuestionOutcome) {
         self.follow(move |question, _| match question {
-            Question::Swap { .. } => fate,
-            Question::Read { .. } => Fate::Answered,
+            Question::Swap { .. } => outcome,
+            Question::Read { .. } => QuestionOutcome::Answered,
         });
     }
 
@@ -208,10 +208,12 @@ impl TestAuthority {
         let timed_out = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
         assert!(!timed_out, "nothing has released the authority");
         let mut script = lock(&self.script);
-        let fate = script(question, &self.inner);
-        lock(&self.hold).lost += u64::from(fate != Fate::Answered);
-        let answer = if fate == Fate::QuestionLost { None } else { Some(does()) };
-        answer.filter(|_| fate == Fate::Answered).unwrap_or(Err(AuthorityError::Unavailable))
+        let outcome = script(question, &self.inner);
+        lock(&self.hold).lost += u64::from(outcome != QuestionOutcome::Answered);
+        let answer = if outcome == QuestionOutcome::QuestionLost { None } else { Some(does()) };
+        answer
+            .filter(|_| outcome == QuestionOutcome::Answered)
+            .unwrap_or(Err(AuthorityError::Unavailable))
     }
 }
 
@@ -253,15 +255,15 @@ mod tests {
     fn what_is_lost_is_done_or_not_as_its_fate_says() {
         let authority = TestAuthority::default();
         let swap = |expected| authority.compare_and_swap("key", expected, b"value");
-        authority.turn(Fate::QuestionLost);
+        authority.turn(QuestionOutcome::QuestionLost);
         assert_eq!(swap(Version::ABSENT), Err(AuthorityError::Unavailable));
         assert_eq!(authority.values().read("key"), Ok(None));
-        authority.turn_swaps(Fate::AnswerLost);
+        authority.turn_swaps(QuestionOutcome::AnswerLost);
         assert_eq!(swap(Version::ABSENT), Err(AuthorityError::Unavailable));
         let found = authority.read("key").expect("reads are answered").expect("it was done");
-        authority.turn(Fate::AnswerLost);
+        authority.turn(QuestionOutcome::AnswerLost);
         assert_eq!(authority.read("key"), Err(AuthorityError::Unavailable));
-        authority.turn(Fate::Answered);
+        authority.turn(QuestionOutcome::Answered);
         assert!(swap(found.version).is_ok());
         assert_eq!((authority.asked(), authority.lost()), (5, 3));
     }

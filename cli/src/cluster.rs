@@ -14,7 +14,7 @@ use crate::config::{self, load::Load};
 use crate::operate::consent::Others;
 use crate::operate::{commands, ranges, rows, shards, status};
 use lotus_node::Node;
-use lotus_node::agree::seat::Silent;
+use lotus_node::agree::cluster_authority::Silent;
 use lotus_node::command_line::{ClusterPlace, NodeCommand};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};

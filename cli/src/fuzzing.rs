@@ -11,13 +11,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::apps::ledger::Ledger;
-use crate::apps::loaded::Kept;
+use crate::apps::loaded::StoredEffects;
 use crate::config::load::Load;
 use lotus_node::agree::records::Record;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::host::processes::Process;
-use lotus_node::snapshots::holding::{Holding, KnownSnapshot, Lived};
-use lotus_node::snapshots::kept::{Rank, rank_by_name};
+use lotus_node::snapshots::holding::{ClusterMark, Holding, KnownSnapshot};
+use lotus_node::snapshots::snapshot_files::{Rank, rank_by_name};
 use lotus_node::snapshots::{Last, Snapshot};
 
 pub use lotus::fuzzing::{catalogue, catalogue_sample, snapshot, snapshot_sample};
@@ -42,9 +42,9 @@ pub fn state(bytes: &[u8]) {
     json::<Snapshot>(bytes);
     json::<Last>(bytes);
     json::<Holding>(bytes);
-    json::<Lived>(bytes);
+    json::<ClusterMark>(bytes);
     json::<KnownSnapshot>(bytes);
-    json::<Kept>(bytes);
+    json::<StoredEffects>(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Some(process) = Process::parse(text) {
         assert_eq!(Process::parse(&process.to_line()), Some(process));
@@ -150,7 +150,7 @@ mod tests {
             "rows":2,"bytes":3,"left_out":["a/c: it was cut off"]}"#;
         let samples = [
             serde_json::to_vec(&last).expect("numbers"),
-            serde_json::to_vec(&Kept::default()).expect("numbers"),
+            serde_json::to_vec(&StoredEffects::default()).expect("numbers"),
             serde_json::to_vec(&Ledger::default()).expect("numbers"),
             snapshot.as_bytes().to_vec(),
             b"1234 98765\n".to_vec(),

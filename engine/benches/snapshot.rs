@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lotus::{Cluster, Isolation, Seat, Secret, Session, TableId, TableSpec, TxnError};
+use lotus::{Cluster, CoordinatorId, Isolation, Secret, Session, TableId, TableSpec, TxnError};
 use lotus_fabric::env::Env;
 
 const ROWS: u64 = 500_000;
 const COROUTINES: u64 = 15;
-const SEAT: Seat = Seat { compute_node: 0, thread: 0 };
+const COORDINATOR: CoordinatorId = CoordinatorId { compute_node: 0, thread: 0 };
 const TURN: Duration = Duration::from_secs(1);
 const TURNS: u32 = 8;
 
@@ -67,7 +67,8 @@ fn main() {
     let jobs: Vec<_> = (0..COROUTINES)
         .map(|first| {
             let (over, committed) = (Arc::clone(&over), Arc::clone(&committed));
-            cluster.submit(SEAT, move |session| updates(session, table, first, over, committed))
+            cluster
+                .submit(COORDINATOR, move |session| updates(session, table, first, over, committed))
         })
         .collect();
     let env = Env::real(0);

@@ -2,11 +2,11 @@
 //! with sixteen coroutines side by side (time per transaction).
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use lotus::{Cluster, Isolation, Seat, Secret, Session, TableId, TableSpec, TxnError};
+use lotus::{Cluster, CoordinatorId, Isolation, Secret, Session, TableId, TableSpec, TxnError};
 
 const ROWS: u64 = 100_000;
 const COROUTINES: u64 = 16;
-const SEAT: Seat = Seat { compute_node: 0, thread: 0 };
+const COORDINATOR: CoordinatorId = CoordinatorId { compute_node: 0, thread: 0 };
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn now() -> std::time::Instant {
@@ -51,7 +51,9 @@ fn single_record_update(criterion: &mut Criterion) {
                 let start = now();
                 let jobs: Vec<_> = (0..coroutines)
                     .map(|first| {
-                        cluster.submit(SEAT, move |session| updates(session, table, first, share))
+                        cluster.submit(COORDINATOR, move |session| {
+                            updates(session, table, first, share)
+                        })
                     })
                     .collect();
                 for job in jobs {

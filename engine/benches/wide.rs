@@ -2,10 +2,10 @@
 //! in one execution, on one coordinator.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use lotus::{Cluster, Seat, Secret, Session, TableId, TableSpec, TxnError};
+use lotus::{Cluster, CoordinatorId, Secret, Session, TableId, TableSpec, TxnError};
 
 const ROWS: u64 = 10_000;
-const SEAT: Seat = Seat { compute_node: 0, thread: 0 };
+const COORDINATOR: CoordinatorId = CoordinatorId { compute_node: 0, thread: 0 };
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn now() -> std::time::Instant {
@@ -47,8 +47,8 @@ fn wide_transactions(criterion: &mut Criterion) {
         group.bench_function(format!("{width} rows"), |bencher| {
             bencher.iter_custom(|iterations| {
                 let start = now();
-                let job =
-                    cluster.submit(SEAT, move |session| read(session, table, width, iterations));
+                let job = cluster
+                    .submit(COORDINATOR, move |session| read(session, table, width, iterations));
                 job.wait().expect("nothing conflicts");
                 start.elapsed()
             });

@@ -61,12 +61,12 @@ pub use api::config::{
     Addresses, Config, LockKind, LockWait, ReadRule, Retention, RoutingPolicy, TimestampKind,
     VisibleOrder,
 };
+pub use api::coordinator_id::{CoordinatorId, HeldUp};
 pub use api::error::{ClusterError, TxnError};
 pub use api::isolation::Isolation;
 pub use api::moves::{MoveCounters, MoveError, Moved};
 pub use api::options::TxnOptions;
 pub use api::row_name::RowName;
-pub use api::seat::{HeldUp, Seat};
 pub use checks::{audit, inspect};
 pub use cluster::builder::ClusterBuilder;
 pub use cluster::capacity::{GroupMemory, MemoryFigures, NodeMemory, TableMemory};

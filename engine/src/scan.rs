@@ -395,7 +395,7 @@ impl<M: Machines> Cluster<M> {
         let ended = match self.name().check() {
             Ok(()) => {
                 let scanned = |session| async move { Ok(job(session, out).await) };
-                self.submit(self.any_seat(), scanned)
+                self.submit(self.any_coordinator(), scanned)
             }
             // The scan has no pages, and reading the first one returns this error.
             Err(refused) => Submitted::refused(self.name(), refused),

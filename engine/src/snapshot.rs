@@ -48,7 +48,7 @@ pub use format::{
 };
 pub use tables::{SnapshotTable, snapshot_tables};
 
-use crate::api::seat::Seat;
+use crate::api::coordinator_id::CoordinatorId;
 use crate::cluster::handle::Cluster;
 use crate::cluster::loaded::Data;
 use crate::txn::submit::Submitted;
@@ -109,10 +109,12 @@ impl<M: Machines> Cluster<M> {
         let mut attempts = 1;
         loop {
             let mut sink = open()?;
-            let copying = self.start_snapshot(self.any_seat(), PIECES);
+            let copying = self.start_snapshot(self.any_coordinator(), PIECES);
             match copying.write(self, &mut sink, &label, &notes) {
                 Ok(info) => return Ok((sink, info)),
-                Err(error) if attempts < error.attempts(self.serving_seats().next().is_some()) => {
+                Err(error)
+                    if attempts < error.attempts(self.serving_coordinators().next().is_some()) =>
+                {
                     attempts += 1;
                     // Long enough for a coordinator to notice the change.
                     self.shared.control.pause(self.shared.config.horizon_interval);
@@ -126,12 +128,12 @@ impl<M: Machines> Cluster<M> {
     /// to be written.
     ///
     /// # Panics
-    /// If the seat is not in this process, or `waiting` is zero.
+    /// If the coordinator is not in this process, or `waiting` is zero.
     #[doc(hidden)]
-    pub fn start_snapshot(&self, seat: Seat, waiting: usize) -> Copying {
+    pub fn start_snapshot(&self, coordinator_id: CoordinatorId, waiting: usize) -> Copying {
         let (out, pieces) = async_channel::bounded(waiting);
         let job = move |session| async move { Ok(read_all(session, out).await) };
-        Copying { pieces, ended: self.submit(seat, job) }
+        Copying { pieces, ended: self.submit(coordinator_id, job) }
     }
 }
 

@@ -52,7 +52,7 @@ pub use run::{env, exec};
 /// The machines of a cluster: a fabric, clocks, and cores that turn executors.
 pub mod machines {
     pub use crate::backends::threads::Threads;
-    pub use crate::run::machines::{Courier, Errand, Machines, Program, Toll};
+    pub use crate::run::machines::{CpuCharge, DeliveryModel, Machines, Program, RequestDelivery};
 }
 
 /// Fuzz targets (`just fuzz`): every decoder of bytes from outside. The functions accept arbitrary

@@ -32,7 +32,7 @@ use std::time::Duration;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::Lane;
 use lotus_fabric::region::WORD_BYTES;
-use lotus_locktable::{HeldLocks, LockError, LockMode, LockName, LockRequest, LockService};
+use lotus_locktable::{HeldLocks, LockError, LockKey, LockMode, LockRequest, LockService};
 
 use crate::service::ObjectOf;
 
@@ -97,7 +97,7 @@ struct Used {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Company {
     /// Kept apart from conflicting users.
-    Apart(LockName, LockMode),
+    Apart(LockKey, LockMode),
     /// The attempt had the name already: see the first use.
     Again,
     /// Beside a conflicting attempt.

@@ -44,9 +44,9 @@ pub use client::{
     Acquiring, Begun, Client, Hold, Identity, Leaving, Limits, Releasing, Roster, Wait,
 };
 pub use contract::{
-    Backoff, Counts, Event, Keeping, LockSpace, LockSystem, Member, NotHeld, Notice, Pacing, Peer,
-    Peers, PeersFuture, Promises, Recovery, Request, Said, SpaceError, Step, Verb, View, Waiter,
-    WideVerb,
+    Backoff, Counts, Event, Guarantees, KeeperRules, LockSpace, LockSystem, Member, NotHeld,
+    Notice, NoticeKind, Pacing, Peer, Peers, PeersFuture, Recovery, Request, SpaceError, Step,
+    Verb, View, Waiter, WideVerb,
 };
 pub use service::{MemoryLocks, ObjectOf};
 pub use word::Mode;

@@ -21,7 +21,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::lane::{BatchResult, Lane};
-use lotus_locktable::{HeldLocks, LockError, LockMode, LockName, LockRequest, LockService};
+use lotus_locktable::{HeldLocks, LockError, LockKey, LockMode, LockRequest, LockService};
 
 use lotus_points::point;
 
@@ -30,7 +30,7 @@ use crate::contract::{LockSystem, NotHeld};
 use crate::word::Mode;
 
 /// Finds the object of a lock from the hash of its name.
-pub type ObjectOf = Rc<dyn Fn(&LockName, u64) -> RemoteAddr>;
+pub type ObjectOf = Rc<dyn Fn(&LockKey, u64) -> RemoteAddr>;
 
 /// Lock service of one coordinator. See the module's documentation.
 pub struct MemoryLocks<S: LockSystem> {
@@ -94,7 +94,7 @@ fn give_back<T>(spare: &RefCell<Vec<Vec<T>>>, mut list: Vec<T>) {
 struct Lacking {
     at: RemoteAddr,
     mode: Mode,
-    name: LockName,
+    name: LockKey,
 }
 
 impl<S: LockSystem> MemoryLocks<S> {
@@ -142,7 +142,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         wanted: &[LockRequest],
         lacking: &mut Vec<Lacking>,
     ) -> Result<(), LockError> {
-        let shares = self.client.system().promises().shares;
+        let shares = self.client.system().guarantees().shares;
         for LockRequest { name, mode } in wanted {
             let at = (self.object_of)(name, name.hash());
             let mode = match mode {
@@ -208,15 +208,16 @@ impl<S: LockSystem> MemoryLocks<S> {
             match poll_now(&mut acquiring) {
                 Poll::Ready(Ok(hold)) => self.keep(held, hold),
                 now => {
-                    waiting = Some(Tried { acquiring, now });
+                    waiting = Some(PolledAcquisition { acquiring, now });
                     break;
                 }
             }
         }
-        if waiting.as_ref().is_some_and(Tried::is_open) {
+        if waiting.as_ref().is_some_and(PolledAcquisition::is_open) {
             let more = (&mut rest).zip(&lacking[taken..]);
-            let more = more
-                .map(|(one, lacking)| Tried::of(self.client.finish(one, &result, wait(lacking))));
+            let more = more.map(|(one, lacking)| {
+                PolledAcquisition::of(self.client.finish(one, &result, wait(lacking)))
+            });
             let mut tried = Vec::from_iter(waiting.take().into_iter().chain(more));
             decide(&mut tried).await;
             taken -= 1;
@@ -224,7 +225,7 @@ impl<S: LockSystem> MemoryLocks<S> {
         }
         self.give_up(rest, &result);
         give_back(&self.spare.begun, begun);
-        if let Some(Tried { acquiring, now }) = waiting {
+        if let Some(PolledAcquisition { acquiring, now }) = waiting {
             let hold = match now {
                 Poll::Ready(hold) => hold,
                 Poll::Pending => unless_abandoned(held, acquiring).await,
@@ -240,21 +241,21 @@ impl<S: LockSystem> MemoryLocks<S> {
     fn sort_out(
         &self,
         held: &mut HeldLocks,
-        tried: Vec<Tried<S>>,
+        tried: Vec<PolledAcquisition<S>>,
         taken: &mut usize,
-    ) -> Option<Tried<S>> {
+    ) -> Option<PolledAcquisition<S>> {
         let mut tried = tried.into_iter();
-        let waiting = tried.find_map(|Tried { acquiring, now }| {
+        let waiting = tried.find_map(|PolledAcquisition { acquiring, now }| {
             *taken += 1;
             match now {
                 Poll::Ready(Ok(hold)) => {
                     self.keep(held, hold);
                     None
                 }
-                now => Some(Tried { acquiring, now }),
+                now => Some(PolledAcquisition { acquiring, now }),
             }
         });
-        self.release_all(tried.filter_map(|Tried { now, .. }| match now {
+        self.release_all(tried.filter_map(|PolledAcquisition { now, .. }| match now {
             Poll::Ready(hold) => hold.ok(),
             Poll::Pending => None,
         }));
@@ -333,12 +334,12 @@ impl<S: LockSystem> LockService for MemoryLocks<S> {
 }
 
 /// An acquisition and its progress so far.
-struct Tried<S: LockSystem> {
+struct PolledAcquisition<S: LockSystem> {
     acquiring: Acquiring<S>,
     now: Poll<Result<Hold<S>, NotHeld>>,
 }
 
-impl<S: LockSystem> Tried<S> {
+impl<S: LockSystem> PolledAcquisition<S> {
     /// Polls the acquisition once, to post its next verb.
     fn of(mut acquiring: Acquiring<S>) -> Self {
         let now = poll_now(&mut acquiring);
@@ -354,7 +355,7 @@ impl<S: LockSystem> Tried<S> {
 /// Awaits the answers of verbs until the service knows for each lock whether to wait: in some
 /// systems the first verb tells only the previous value of the word (ShiftLock without masked
 /// atomics).
-async fn decide<S: LockSystem>(tried: &mut [Tried<S>]) {
+async fn decide<S: LockSystem>(tried: &mut [PolledAcquisition<S>]) {
     for one in tried {
         std::future::poll_fn(|task| {
             if one.is_open() {
@@ -383,7 +384,7 @@ async fn unless_abandoned<S: LockSystem>(
     .await
 }
 
-const fn error(why: NotHeld, name: LockName) -> LockError {
+const fn error(why: NotHeld, name: LockKey) -> LockError {
     match why {
         NotHeld::Conflict | NotHeld::Reset | NotHeld::Unsupported => LockError::Conflict(name),
         NotHeld::TimedOut => LockError::WaitedTooLong(name),

@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
-use lotus_locktable::{LockName, LockRequest, LockTable, LockTableConfig};
+use lotus_locktable::{LockKey, LockRequest, LockTable, LockTableConfig};
 
 const SET: usize = 8;
 const COLD_NAMES: u64 = 1 << 22;
@@ -17,7 +17,7 @@ fn txn(attempt: u64) -> TxnId {
 }
 
 fn write(key: u64) -> LockRequest {
-    LockRequest::write(LockName::row(TableId(1), Key(key << 12)))
+    LockRequest::write(LockKey::row(TableId(1), Key(key << 12)))
 }
 
 fn warm(criterion: &mut Criterion) {

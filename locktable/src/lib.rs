@@ -17,7 +17,7 @@
 //! router and the engine.
 //!
 //! # Where to look
-//! * [`LockName`], [`LockRequest`]: lock names and their hash.
+//! * [`LockKey`], [`LockRequest`]: lock names and their hash.
 //! * `slot`: the pure rules of one 8-byte slot, as a table of cases.
 //! * `queue`: the pure rules of waiting for a lock.
 //! * [`LockTable`]: slots, holders, and the mutexes that keep them consistent.
@@ -28,8 +28,8 @@
 #![forbid(unsafe_code)]
 
 mod ends;
+mod lock_key;
 mod lotus;
-mod name;
 mod primitive;
 mod queue;
 mod server;
@@ -41,8 +41,8 @@ mod table;
 pub mod wire;
 
 pub use ends::EndTracker;
+pub use lock_key::{LockKey, LockMode, LockRequest, LockSpace};
 pub use lotus::{LOCK_SERVICE, LotusLocks};
-pub use name::{LockMode, LockName, LockRequest, LockSpace};
 pub use queue::{MAX_WAITING_PER_STRIPE, WaitOrder, WaitOutcome, Waiter, may_wait};
 pub use server::{Arrival, LockHost, LockServer};
 pub use service::{

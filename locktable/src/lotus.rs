@@ -24,13 +24,13 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
-use lotus_fabric::rpc::{Patience, PendingCall, Rpc, Service, least_tolerance};
+use lotus_fabric::rpc::{PendingCall, RetryPolicy, Rpc, Service, least_tolerance};
 use lotus_fabric::transport::MAX_MESSAGE_BYTES;
 use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
 
 use crate::ends::EndTracker;
-use crate::name::{LockName, LockRequest};
+use crate::lock_key::{LockKey, LockRequest};
 use crate::queue::WaitOrder;
 use crate::server::{Arrival, LockHost, LockServer};
 use crate::service::{
@@ -81,7 +81,7 @@ struct Core<H> {
     /// disables suspicion.
     tolerance: Option<Duration>,
     /// Retry policy of a datagram of ends.
-    ends_patience: Patience,
+    ends_patience: RetryPolicy,
     /// Number of suspected peers.
     suspects: Cell<usize>,
     /// Task that checks for silent owners. Started by the first request.
@@ -282,7 +282,14 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             let wait = if asking.waits { expects() } else { None };
             let locks = start..start + part.len();
             start = locks.end;
-            held.asked.push(Asked { question, locks, sent, call: Some(call), wait, outcome: None });
+            held.asked.push(RemoteRequest {
+                question,
+                locks,
+                sent,
+                call: Some(call),
+                wait,
+                outcome: None,
+            });
         }
     }
 
@@ -359,7 +366,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     /// Polls one unanswered question.
     fn poll_answer(
         &self,
-        asked: &mut Asked,
+        asked: &mut RemoteRequest,
         locks: &[TakenLock],
         since: Option<Nanos>,
         abandoned: bool,
@@ -393,7 +400,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     fn answer(
         &self,
         owner: NodeId,
-        asked: &Asked,
+        asked: &RemoteRequest,
         replies: &[u8],
     ) -> Result<LockAnswer, LockError> {
         let peer = self.peer(owner);
@@ -432,7 +439,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
 
 /// A question under way, and the range of its remote locks.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RemoteRequest {
     question: Question,
     locks: Range<usize>,
     sent: Sent,
@@ -444,7 +451,7 @@ pub(crate) struct Asked {
 }
 
 #[cold]
-fn refused(name: LockName, refusal: Refusal) -> LockError {
+fn refused(name: LockKey, refusal: Refusal) -> LockError {
     match refusal {
         Refusal::Conflict => LockError::Conflict(name),
         Refusal::OwnBucketFull => LockError::OwnBucketFull(name),
@@ -453,19 +460,19 @@ fn refused(name: LockName, refusal: Refusal) -> LockError {
 }
 
 /// Retry policy with as many tries as fit in `time`.
-fn patience(time: Duration) -> Patience {
+fn patience(time: Duration) -> RetryPolicy {
     let retry_after = RETRY_AFTER.min(time);
     let tries = time.as_nanos().div_ceil(retry_after.as_nanos().max(1)).clamp(1, 1 << 16);
-    Patience::constant(retry_after, tries as u32)
+    RetryPolicy::constant(retry_after, tries as u32)
 }
 
 /// Retry policy of a datagram of ends, given the nodes' lease.
-fn ends_patience(lease: Option<Duration>) -> Patience {
+fn ends_patience(lease: Option<Duration>) -> RetryPolicy {
     match lease {
-        None => Patience::constant(RESEND_END_AFTER, 1),
+        None => RetryPolicy::constant(RESEND_END_AFTER, 1),
         Some(lease) => {
             let resend = (lease / RESENDS_PER_LEASE).min(RESEND_END_AFTER);
-            Patience::constant(resend, RESENDS_PER_LEASE)
+            RetryPolicy::constant(resend, RESENDS_PER_LEASE)
         }
     }
 }
@@ -534,7 +541,7 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
     }
 
     #[inline]
-    fn prefetch(&self, name: &LockName) {
+    fn prefetch(&self, name: &LockKey) {
         self.core.table.prefetch(name);
     }
 }

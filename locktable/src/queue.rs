@@ -26,8 +26,8 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::TxnId;
 use lotus_sabotage::{Rule, broken};
 
-use crate::name::{LockName, LockRequest, LockSpace};
-use crate::slot::{Counter, Grant, Mine, Refusal, decide};
+use crate::lock_key::{LockKey, LockRequest, LockSpace};
+use crate::slot::{Counter, Grant, OwnLocks, Refusal, decide};
 
 /// Largest number of waiting requests in one stripe of a table; further requests are refused.
 pub const MAX_WAITING_PER_STRIPE: usize = 4096;
@@ -48,7 +48,7 @@ pub struct WaitOrder {
 impl WaitOrder {
     /// Returns the place of `name`.
     #[inline]
-    pub const fn of(name: &LockName) -> Self {
+    pub const fn of(name: &LockKey) -> Self {
         Self { space: name.space, table: !name.table.0, key: name.key.0 }
     }
 }
@@ -61,7 +61,7 @@ pub fn may_wait(highest: Option<WaitOrder>, wanted: WaitOrder) -> bool {
 
 /// Highest place among `names`.
 #[inline]
-pub(crate) fn highest<'a>(names: impl IntoIterator<Item = &'a LockName>) -> Option<WaitOrder> {
+pub(crate) fn highest<'a>(names: impl IntoIterator<Item = &'a LockKey>) -> Option<WaitOrder> {
     names.into_iter().map(WaitOrder::of).max()
 }
 
@@ -82,7 +82,7 @@ pub enum WaitOutcome {
 pub trait Waiter: Send + Sync + std::fmt::Debug {
     /// Receives the outcome of the wait of `txn` for `name`, once, on the thread that ended the
     /// wait. Called with no mutex of the table held; must not block.
-    fn settled(&self, txn: TxnId, name: LockName, outcome: WaitOutcome);
+    fn settled(&self, txn: TxnId, name: LockKey, outcome: WaitOutcome);
 }
 
 /// A waiting request, and the slot of its name.
@@ -123,7 +123,7 @@ pub(crate) enum WaitVerdict {
 /// waits.
 pub(crate) fn judge(
     counter: Counter,
-    mine: Mine,
+    mine: OwnLocks,
     request: LockRequest,
     name_is_held: bool,
     overtakes: bool,

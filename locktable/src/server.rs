@@ -41,7 +41,7 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, Epoch, Incarnation, NodeId, ShardId, TxnId};
 use lotus_sabotage::{Rule, broken};
 
-use crate::name::{LockMode, LockName, LockRequest};
+use crate::lock_key::{LockKey, LockMode, LockRequest};
 use crate::queue::{WaitOutcome, Waiter};
 use crate::slot::{Grant, Refusal};
 use crate::table::LockTable;
@@ -75,7 +75,7 @@ pub trait LockHost {
     /// the row become stale.
     ///
     /// Called after the lock is taken and before the asker learns of the grant (LOTUS §4.4, H11).
-    fn write_granted(&self, name: &LockName) {
+    fn write_granted(&self, name: &LockKey) {
         let _ = name;
     }
 }
@@ -93,7 +93,7 @@ impl<H: LockHost + ?Sized> LockHost for Arc<H> {
         (**self).configuration_epoch()
     }
 
-    fn write_granted(&self, name: &LockName) {
+    fn write_granted(&self, name: &LockKey) {
         (**self).write_granted(name);
     }
 }
@@ -210,7 +210,7 @@ impl<H: LockHost> LockServer<H> {
     pub fn settle(
         &mut self,
         txn: TxnId,
-        name: &LockName,
+        name: &LockKey,
         outcome: WaitOutcome,
     ) -> Option<(Endpoint, Reply)> {
         let Self { table, host, waiter, peers, .. } = self;

@@ -17,8 +17,8 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{NodeId, ShardId, TxnId};
 
-use crate::lotus::Asked;
-use crate::name::{LockName, LockRequest};
+use crate::lock_key::{LockKey, LockRequest};
+use crate::lotus::RemoteRequest;
 
 /// Value of [`LockRoutes::owner`] for a shard without an owner.
 pub const NO_OWNER: NodeId = NodeId(u16::MAX);
@@ -88,7 +88,7 @@ pub struct HeldLocks {
     /// Locks of the current round that remote nodes own.
     pub(crate) remote: Vec<TakenLock>,
     /// Questions to these owners in the current round.
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) asked: Vec<RemoteRequest>,
     /// Locks of a service outside this crate, a `Vec` of the service's lock type, and their number.
     kept: Option<Box<dyn Any>>,
     kept_count: usize,
@@ -190,27 +190,27 @@ impl HeldLocks {
 pub enum LockError {
     /// Another transaction holds the lock. Abort and retry.
     #[error("another transaction holds the lock")]
-    Conflict(LockName),
+    Conflict(LockKey),
     /// Another transaction still held the lock at the time limit of the wait. Abort and retry.
     #[error("another transaction held the lock until the time limit of the wait")]
-    WaitedTooLong(LockName),
+    WaitedTooLong(LockKey),
     /// The table has no room for the lock now. Abort and back off.
     #[error("the lock table has no room")]
-    Full(LockName),
+    Full(LockKey),
     /// The attempt's own locks fill the bucket. Terminal: a retry would fail as well.
     #[error("the transaction's own locks fill a bucket of the lock table")]
-    OwnBucketFull(LockName),
+    OwnBucketFull(LockKey),
     /// The shard has moved. Abort, look up the owner anew, retry.
     #[error("the shard is owned by another node now")]
-    Moved(LockName),
+    Moved(LockKey),
     /// The shard's owner was lost, and no node has adopted the shard yet; or the owner is about to
     /// change. Abort, back off, retry.
     #[error("no node grants the locks of the shard at the moment")]
-    Unowned(LockName),
+    Unowned(LockKey),
     /// The owner has not answered for a while, and may be dead. Abort, do other work, retry; the
     /// release reaches the owner later.
     #[error("the owner of the lock is suspected of being dead")]
-    Suspected(LockName),
+    Suspected(LockKey),
     /// The owner did not answer. Abort; the release reaches the owner later.
     #[error("the owner of a lock did not answer in time")]
     TimedOut,
@@ -240,7 +240,7 @@ pub trait LockService {
     fn release(&self, held: &mut HeldLocks);
 
     /// Hints that `name` will be requested soon.
-    fn prefetch(&self, name: &LockName) {
+    fn prefetch(&self, name: &LockKey) {
         let _ = name;
     }
 }

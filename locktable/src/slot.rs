@@ -7,11 +7,12 @@
 //! Names with the same fingerprint in a bucket share a slot. Two names of different transactions in
 //! a slot conflict, falsely but safely; two names of the same transaction do not conflict, or the
 //! transaction could never succeed (H7). So a decision depends not only on the counter but also on
-//! the asking transaction's own locks in the slot: [`Mine`], computed from the holders' records.
+//! the asking transaction's own locks in the slot: [`OwnLocks`], computed from the holders'
+//! records.
 
 use lotus_sabotage::{Rule, broken};
 
-use crate::name::LockMode;
+use crate::lock_key::LockMode;
 
 /// Largest number of holders of one slot: the readers that an 8-bit counter can count in twos.
 pub const MAX_HOLDERS_PER_SLOT: u8 = 127;
@@ -124,7 +125,7 @@ impl Counter {
 
 /// Locks of the asking transaction in the slot of the requested name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Mine {
+pub(crate) struct OwnLocks {
     /// Mode in which the transaction already holds the requested name.
     pub(crate) name: Option<LockMode>,
     /// Number of the transaction's records in the slot, including the requested name.
@@ -134,7 +135,7 @@ pub(crate) struct Mine {
 /// Decides whether to grant a lock, and computes the slot's new counter.
 pub(crate) fn decide(
     counter: Counter,
-    mine: Mine,
+    mine: OwnLocks,
     mode: LockMode,
 ) -> Result<(Grant, Counter), Refusal> {
     use LockMode::{Read, Write};
@@ -230,7 +231,7 @@ mod tests {
             (WRITTEN, Some(Read), MAX, Write, Ok((Upgraded, WRITTEN))),
         ];
         for (counter, name, records, mode, answer) in cases {
-            let mine = Mine { name, records };
+            let mine = OwnLocks { name, records };
             assert_eq!(decide(counter, mine, mode), answer, "{counter:?} {mine:?} {mode:?}");
         }
     }

@@ -17,16 +17,16 @@
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
-use crate::name::{LockMode, LockName, LockSpace};
+use crate::lock_key::{LockKey, LockMode, LockSpace};
 use crate::primitive::{AtomicU64, Mutex, MutexGuard};
 use crate::queue::{Parked, ParkedQueue, WaitOutcome, WaitVerdict, judge, place_in_queue};
-use crate::slot::{Counter, Mine, recount};
+use crate::slot::{Counter, OwnLocks, recount};
 
 /// A lock and one of its holders.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Holder {
     /// The lock.
-    pub name: LockName,
+    pub name: LockKey,
     /// Holding transaction; the incarnation identifies the compute node.
     pub txn: TxnId,
     /// Mode in which the transaction holds the lock.
@@ -91,17 +91,17 @@ const _: () = assert!(size_of::<Stripe>() == 64);
 
 impl SlotRecord {
     #[inline]
-    fn is(&self, txn: TxnId, name: &LockName) -> bool {
+    fn is(&self, txn: TxnId, name: &LockKey) -> bool {
         self.txn == txn && self.names(name)
     }
 
     #[inline]
-    fn names(&self, name: &LockName) -> bool {
+    fn names(&self, name: &LockKey) -> bool {
         self.key == name.key && self.table == name.table && self.space == name.space
     }
 
     fn holder(&self) -> Holder {
-        let name = LockName { table: self.table, space: self.space, key: self.key };
+        let name = LockKey { table: self.table, space: self.space, key: self.key };
         Holder { name, txn: self.txn, mode: self.mode }
     }
 }
@@ -109,8 +109,8 @@ impl SlotRecord {
 impl Records {
     /// Returns the locks of `txn` in `slot`, with the mode of `name` among them.
     #[inline]
-    pub(crate) fn of(&self, slot: u32, txn: TxnId, name: &LockName) -> Mine {
-        let mut mine = Mine::default();
+    pub(crate) fn of(&self, slot: u32, txn: TxnId, name: &LockKey) -> OwnLocks {
+        let mut mine = OwnLocks::default();
         for record in self.holders.iter().filter(|record| record.slot == slot && record.txn == txn)
         {
             mine.records += 1;
@@ -123,14 +123,14 @@ impl Records {
 
     /// Adds the record of a new holder.
     #[inline]
-    pub(crate) fn add(&mut self, slot: u32, txn: TxnId, name: &LockName, mode: LockMode) {
-        let LockName { table, space, key } = *name;
+    pub(crate) fn add(&mut self, slot: u32, txn: TxnId, name: &LockKey, mode: LockMode) {
+        let LockKey { table, space, key } = *name;
         self.holders.push(SlotRecord { txn, key, slot, table, space, mode });
     }
 
     /// Changes the mode in which `txn` holds `name` and returns the slot; `None` if `txn` does not
     /// hold `name`.
-    pub(crate) fn set_mode(&mut self, txn: TxnId, name: &LockName, mode: LockMode) -> Option<u32> {
+    pub(crate) fn set_mode(&mut self, txn: TxnId, name: &LockKey, mode: LockMode) -> Option<u32> {
         let record = self.holders.iter_mut().find(|record| record.is(txn, name))?;
         record.mode = mode;
         Some(record.slot)
@@ -139,7 +139,7 @@ impl Records {
     /// Removes the record of `txn` for `name`; returns its slot and mode, or `None` without such a
     /// record.
     #[inline]
-    pub(crate) fn remove(&mut self, txn: TxnId, name: &LockName) -> Option<(u32, LockMode)> {
+    pub(crate) fn remove(&mut self, txn: TxnId, name: &LockKey) -> Option<(u32, LockMode)> {
         let index = self.holders.iter().position(|record| record.is(txn, name))?;
         let record = self.holders.swap_remove(index);
         Some((record.slot, record.mode))
@@ -179,12 +179,12 @@ impl Records {
 
     /// Whether a request for `name` waits, so that a new grant would overtake the waiting request.
     #[inline]
-    pub(crate) fn overtakes(&self, name: &LockName) -> bool {
+    pub(crate) fn overtakes(&self, name: &LockKey) -> bool {
         self.has_waiting() && self.is_awaited(name)
     }
 
     #[cold]
-    fn is_awaited(&self, name: &LockName) -> bool {
+    fn is_awaited(&self, name: &LockKey) -> bool {
         self.waiting().iter().any(|parked| parked.request.name == *name)
     }
 
@@ -211,7 +211,7 @@ impl Records {
     ) -> Counter {
         let mut next = 0;
         // Name of the last request that stays, usually the only name.
-        let mut stays: Option<LockName> = None;
+        let mut stays: Option<LockKey> = None;
         while let Some(parked) = self.waiting().get(next) {
             let name = parked.request.name;
             let overtakes = stays == Some(name)

@@ -36,7 +36,7 @@ use lotus_fabric::ids::{Incarnation, ShardId, TxnId};
 use lotus_fabric::prefetch;
 use lotus_sabotage::{Rule, broken};
 
-use crate::name::{LockMode, LockName, LockRequest};
+use crate::lock_key::{LockKey, LockMode, LockRequest};
 use crate::primitive::{AtomicU64, Ordering, Words, zeroed_words};
 use crate::slot::{Counter, Grant, Refusal, Word, decide};
 use crate::stripe::{Holder, Records, Stripe};
@@ -224,7 +224,7 @@ impl LockTable {
 
     /// Releases one lock, regardless of its mode.
     #[inline]
-    pub fn unlock(&self, txn: TxnId, name: &LockName) -> Release {
+    pub fn unlock(&self, txn: TxnId, name: &LockKey) -> Release {
         let SlotPlace { bucket, fingerprint } = self.place(name);
         let mut records = self.stripe(bucket).enter();
         let Some((slot, mode)) = records.remove(txn, name) else { return Release::NotHeld };
@@ -306,7 +306,7 @@ impl LockTable {
     }
 
     /// Releases every lock in `names`, skipping locks that `txn` does not hold.
-    pub fn unlock_all(&self, txn: TxnId, names: &[LockName]) {
+    pub fn unlock_all(&self, txn: TxnId, names: &[LockKey]) {
         for name in names {
             self.unlock(txn, name);
         }
@@ -320,7 +320,7 @@ impl LockTable {
     }
 
     /// Whether `txn` holds `name`, to read or to write.
-    pub fn holds(&self, txn: TxnId, name: &LockName) -> bool {
+    pub fn holds(&self, txn: TxnId, name: &LockKey) -> bool {
         let SlotPlace { bucket, fingerprint } = self.place(name);
         let records = self.stripe(bucket).enter();
         let Found::Taken { index, .. } = find(self.slots(bucket), fingerprint) else {
@@ -334,7 +334,7 @@ impl LockTable {
     /// The answer was correct at one moment during the call. Errs only towards `true`, when another
     /// name has the same fingerprint in the same bucket.
     #[inline]
-    pub fn is_write_locked(&self, name: &LockName) -> bool {
+    pub fn is_write_locked(&self, name: &LockKey) -> bool {
         let SlotPlace { bucket, fingerprint } = self.place(name);
         // A name keeps its slot while held, so one pass over the bucket finds the slot.
         self.slots(bucket).iter().any(|word| {
@@ -345,7 +345,7 @@ impl LockTable {
 
     /// Returns the current position, for [`Self::unwritten_since`]. Takes no mutex.
     #[inline]
-    pub fn watch(&self, name: &LockName) -> Watch {
+    pub fn watch(&self, name: &LockKey) -> Watch {
         // Acquire: a thread that sees the increment of a grant must then find the slot taken.
         Watch(self.write_changes(self.place(name).bucket).load(Ordering::Acquire))
     }
@@ -357,7 +357,7 @@ impl LockTable {
     /// thread, without synchronisation with this thread, may be missed; the module's notes say
     /// which changes cannot be missed.
     #[inline]
-    pub fn unwritten_since(&self, name: &LockName, watch: Watch) -> bool {
+    pub fn unwritten_since(&self, name: &LockKey, watch: Watch) -> bool {
         // The slot first: a thread that sees the slot free after a writer sees the earlier
         // increment of the counter.
         !self.is_write_locked(name) && self.watch(name) == watch
@@ -365,7 +365,7 @@ impl LockTable {
 
     /// Prefetches the first two cache lines that locking `name` touches.
     #[inline]
-    pub fn prefetch(&self, name: &LockName) {
+    pub fn prefetch(&self, name: &LockKey) {
         let bucket = self.place(name).bucket;
         prefetch::read(&self.slots(bucket)[0]);
         prefetch::read(self.stripe(bucket));
@@ -436,7 +436,7 @@ impl LockTable {
     }
 
     /// Turns an upgraded write lock back into a read lock.
-    fn downgrade(&self, txn: TxnId, name: &LockName) {
+    fn downgrade(&self, txn: TxnId, name: &LockKey) {
         let SlotPlace { bucket, fingerprint } = self.place(name);
         let mut records = self.stripe(bucket).enter();
         let slot = records
@@ -451,7 +451,7 @@ impl LockTable {
     }
 
     #[inline]
-    fn place(&self, name: &LockName) -> SlotPlace {
+    fn place(&self, name: &LockKey) -> SlotPlace {
         let spread = name.spread();
         let bucket = (u128::from(spread.position) * self.buckets as u128) >> 64;
         let fingerprint = (spread.fingerprint & self.fingerprint_mask).max(1);

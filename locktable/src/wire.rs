@@ -32,7 +32,7 @@ use lotus_fabric::ids::{Epoch, Key, NodeId, TableId, TxnId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::name::{LockMode, LockName, LockRequest, LockSpace};
+use crate::lock_key::{LockKey, LockMode, LockRequest, LockSpace};
 use crate::slot::Refusal;
 
 /// Version of this format.
@@ -79,7 +79,7 @@ struct Lock {
 /// Owner of a shard, as far as the sender knows.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Keeper {
+struct OwnerHint {
     node: U16,
     zero: U16,
     epoch: U32,
@@ -94,7 +94,8 @@ struct Age {
 }
 
 const _: () = assert!(size_of::<Age>() == AGE_BYTES);
-const _: () = assert!(size_of::<Keeper>() <= LOCK_BYTES, "it answers a request of a lock at least");
+const _: () =
+    assert!(size_of::<OwnerHint>() <= LOCK_BYTES, "it answers a request of a lock at least");
 const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
 const _: () = assert!(size_of::<LockItem>() == ITEM_BYTES);
 const _: () = assert!(size_of::<Lock>() == LOCK_BYTES);
@@ -180,7 +181,7 @@ impl RemoteLock {
 
     fn decode(lock: &Lock) -> Self {
         let has = |flag| lock.flags & flag != 0;
-        let name = LockName {
+        let name = LockKey {
             table: TableId(lock.table.get()),
             space: if has(flag::BUCKET) { LockSpace::Bucket } else { LockSpace::Row },
             key: Key(lock.key.get()),
@@ -390,13 +391,13 @@ fn take_reply(rest: &mut &[u8]) -> Result<Reply, DecodeError> {
             LockAnswer::Refused { index, refusal }
         }
         (kind::WRONG_OWNER, 0, _) => {
-            let (keeper, after) =
-                Keeper::ref_from_prefix(rest).map_err(|_| DecodeError::Truncated)?;
-            if keeper.zero.get() != 0 {
+            let (hint, after) =
+                OwnerHint::ref_from_prefix(rest).map_err(|_| DecodeError::Truncated)?;
+            if hint.zero.get() != 0 {
                 return Err(DecodeError::Reserved);
             }
             *rest = after;
-            let (owner, shard_epoch) = (NodeId(keeper.node.get()), keeper.epoch.get());
+            let (owner, shard_epoch) = (NodeId(hint.node.get()), hint.epoch.get());
             LockAnswer::WrongOwner { index, owner, shard_epoch }
         }
         (kind::WAITING, 0, 0) => LockAnswer::Waiting,
@@ -545,7 +546,7 @@ impl<'a> RequestWriter<'a> {
 pub(crate) struct ReplyWriter<'a>(Writer<'a>);
 
 /// Room for a datagram with one reply.
-pub(crate) const ONE_REPLY_BYTES: usize = HEAD_BYTES + ITEM_BYTES + size_of::<Keeper>();
+pub(crate) const ONE_REPLY_BYTES: usize = HEAD_BYTES + ITEM_BYTES + size_of::<OwnerHint>();
 
 impl<'a> ReplyWriter<'a> {
     pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
@@ -563,8 +564,8 @@ impl<'a> ReplyWriter<'a> {
                     LockAnswer::WrongOwner { index, owner, shard_epoch } => {
                         let (node, zero, epoch) = (owner.0.into(), 0.into(), shard_epoch.into());
                         let item = item(kind::WRONG_OWNER, question, 0, index);
-                        let rest = self.0.push(&item, size_of::<Keeper>())?;
-                        rest.copy_from_slice(Keeper { node, zero, epoch }.as_bytes());
+                        let rest = self.0.push(&item, size_of::<OwnerHint>())?;
+                        rest.copy_from_slice(OwnerHint { node, zero, epoch }.as_bytes());
                         return Ok(());
                     }
                     LockAnswer::Stale => (kind::STALE, 0, 0),

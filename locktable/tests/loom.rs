@@ -13,12 +13,12 @@ use loom::thread;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
 use lotus_locktable::{
-    Grant, LockName, LockOrWait, LockRequest, LockTable, LockTableConfig, Refusal, Release,
+    Grant, LockKey, LockOrWait, LockRequest, LockTable, LockTableConfig, Refusal, Release,
     WaitOutcome, Waiter,
 };
 
-const ROW: LockName = LockName::row(TableId(1), Key(7 << 12));
-const OTHER: LockName = LockName::row(TableId(1), Key(8 << 12));
+const ROW: LockKey = LockKey::row(TableId(1), Key(7 << 12));
+const OTHER: LockKey = LockKey::row(TableId(1), Key(8 << 12));
 
 fn txn(slot: u16) -> TxnId {
     TxnId::new(Incarnation::new(1).expect("fits"), slot, 1)
@@ -178,15 +178,15 @@ fn two_crossing_sets_leave_nothing_behind() {
 
 /// Outcomes that a waiting transaction was told.
 #[derive(Debug, Default)]
-struct Told(std::sync::Mutex<Vec<WaitOutcome>>);
+struct OutcomeLog(std::sync::Mutex<Vec<WaitOutcome>>);
 
-impl Waiter for Told {
-    fn settled(&self, _txn: TxnId, _name: LockName, outcome: WaitOutcome) {
+impl Waiter for OutcomeLog {
+    fn settled(&self, _txn: TxnId, _name: LockKey, outcome: WaitOutcome) {
         self.0.lock().expect("no panic").push(outcome);
     }
 }
 
-impl Told {
+impl OutcomeLog {
     fn is_granted(&self) -> bool {
         let told = self.0.lock().expect("no panic");
         assert!(told.len() <= 1, "it is told once: {told:?}");
@@ -195,7 +195,7 @@ impl Told {
 }
 
 /// Asks for the row; returns whether it was granted at once.
-fn ask(world: &World, slot: u16, told: &std::sync::Arc<Told>) -> bool {
+fn ask(world: &World, slot: u16, told: &std::sync::Arc<OutcomeLog>) -> bool {
     let waiter = std::sync::Arc::clone(told) as std::sync::Arc<dyn Waiter>;
     let answer = world.table.lock_or_wait(txn(slot), LockRequest::write(ROW), Nanos(1), &waiter);
     match answer.expect("it may wait") {
@@ -210,7 +210,7 @@ fn ask(world: &World, slot: u16, told: &std::sync::Arc<Told>) -> bool {
 fn a_released_lock_reaches_the_request_that_waits() {
     explore(|world| {
         assert!(world.table.try_lock(txn(1), LockRequest::write(ROW)).is_ok());
-        let told = std::sync::Arc::new(Told::default());
+        let told = std::sync::Arc::new(OutcomeLog::default());
         let holder = spawn(&world, |world| {
             world.increment();
             world.table.unlock(txn(1), &ROW);
@@ -239,7 +239,7 @@ fn a_released_lock_reaches_the_request_that_waits() {
 fn a_request_that_stops_waiting_holds_the_lock_or_never_will() {
     explore(|world| {
         assert!(world.table.try_lock(txn(1), LockRequest::write(ROW)).is_ok());
-        let told = std::sync::Arc::new(Told::default());
+        let told = std::sync::Arc::new(OutcomeLog::default());
         assert!(!ask(&world, 2, &told));
         let holder = spawn(&world, |world| {
             world.table.unlock(txn(1), &ROW);

@@ -26,7 +26,7 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, TaskId};
 use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
 use lotus_fabric::rpc::{
-    Patience, Reply, Responder, Rpc, RpcError, Service, Slowest, least_tolerance,
+    Reply, Responder, RetryPolicy, Rpc, RpcError, Service, Slowest, least_tolerance,
 };
 use lotus_sabotage::{Rule, broken};
 
@@ -289,11 +289,11 @@ impl<'a> OracleRequest<'a> {
 impl OracleCore {
     /// Retry policy of a request sent now: about a second in total. The slowest recent answer
     /// decides when an answer is late (I184).
-    fn patience(&self) -> Patience {
+    fn patience(&self) -> RetryPolicy {
         let retry_after = self.slowest.get().tolerance(self.least_tolerance).min(RETRY_AT_MOST);
         let shorter = RETRY_AT_MOST.as_nanos() / retry_after.as_nanos().max(1);
         let tries = TRIES_AT_MOST + shorter.ilog2();
-        Patience { retry_after, retry_at_most: RETRY_AT_MOST, tries }
+        RetryPolicy { retry_after, retry_at_most: RETRY_AT_MOST, tries }
     }
 
     /// Records an answer to a request that was last sent at `sent`.

@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
-use lotus_locktable::{LockName, LockRequest, LockTable, LockTableConfig};
+use lotus_locktable::{LockKey, LockRequest, LockTable, LockTableConfig};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Cell, Contents, Version};
 use lotus_mvcc::naming::{KeyMark, RowName};
@@ -20,7 +20,7 @@ use lotus_mvcc::version_table_cache::VersionTableCache;
 const TABLE: TableId = TableId(1);
 const KEY: Key = Key(7 << 12);
 const NAME: RowName = RowName { key: KEY, mark: KeyMark::from_low_bits(5) };
-const ROW: LockName = LockName::row(TABLE, KEY);
+const ROW: LockKey = LockKey::row(TABLE, KEY);
 const OFFSET: u64 = 72;
 
 fn txn(slot: u16) -> TxnId {

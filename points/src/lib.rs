@@ -3,8 +3,8 @@
 //! # What it is
 //! A crash between two steps is found by chance only if the steps are long. This crate lists the
 //! steps as [`FaultPoint`]s, and the code of a step announces the completion ([`point!`],
-//! [`cut!`]). A `Striker` receives every `Passage` and may strike the node at that point: the task
-//! stops, for ever or for a while, and does nothing beyond the point (I158).
+//! [`cut!`]). A `FaultInjector` receives every `Passage` and may strike the node at that point: the
+//! task stops, for ever or for a while, and does nothing beyond the point (I158).
 //!
 //! # Pieces of a batch
 //! The verbs of a batch are posted together, so nothing can happen between them. [`cut!`] instead
@@ -14,7 +14,7 @@
 //!
 //! # Machines that are polled by hand
 //! A state machine that is not an async function cannot wait between two steps. Instead the machine
-//! keeps a [`Foothold`] for the passage ([`passes!`]), and asks the foothold at every poll whether
+//! keeps a [`PointState`] for the passage ([`passes!`]), and asks the state at every poll whether
 //! to stand still.
 //!
 //! # What it is not
@@ -24,25 +24,25 @@
 //! processes.
 //!
 //! # Scope
-//! A striker receives the passages of a single thread, as long as the `Guard` lives: a simulated
-//! world stays on a single thread. A striker installed for the whole process receives the passages
-//! of the remaining threads.
+//! A fault injector receives the passages of a single thread, as long as the `Guard` lives: a
+//! simulated world stays on a single thread. A fault injector installed for the whole process
+//! receives the passages of the remaining threads.
 
 #![forbid(unsafe_code)]
 
-mod foothold;
 mod place;
 mod point;
+mod point_state;
 #[cfg(feature = "enabled")]
 mod strike;
 
-pub use foothold::Foothold;
 pub use place::Place;
 pub use point::{Family, FaultPoint, Pieces};
+pub use point_state::PointState;
 #[cfg(feature = "enabled")]
 pub use strike::{
-    Fate, Guard, Passage, Stand, Striker, install, may_cut, pass, pass_here, strike,
-    strikes_on_this_thread, take_cut, to_cut,
+    FaultInjector, Guard, Passage, PassageFuture, PassageOutcome, install, may_cut, pass,
+    pass_here, strike, strikes_on_this_thread, take_cut, to_cut,
 };
 
 /// Whether a batch of this thread may be [cut](cut!): never in this build.
@@ -106,14 +106,14 @@ macro_rules! point_here {
 
 /// Passes a point in a state machine, at a time (`u64`) that changes when the node's next turn
 /// begins; `with` names a second node involved in the step, if any. Returns whether the machine, by
-/// its [`Foothold`], stands still from now on.
+/// its [`PointState`], stands still from now on.
 #[cfg(feature = "enabled")]
 #[macro_export]
 macro_rules! passes {
-    ($foothold:expr, $now:expr, $node:expr, $point:ident) => {
-        $crate::passes!($foothold, $now, $node, $point, with None)
+    ($point_state:expr, $now:expr, $node:expr, $point:ident) => {
+        $crate::passes!($point_state, $now, $node, $point, with None)
     };
-    ($foothold:expr, $now:expr, $node:expr, $point:ident, with $peer:expr) => {{
+    ($point_state:expr, $now:expr, $node:expr, $point:ident, with $peer:expr) => {{
         let passage = $crate::Passage {
             point: $crate::FaultPoint::$point,
             node: $node,
@@ -121,7 +121,7 @@ macro_rules! passes {
             count: 1,
             peer: $peer,
         };
-        $foothold.pass(passage, $now)
+        $point_state.pass(passage, $now)
     }};
 }
 
@@ -129,12 +129,12 @@ macro_rules! passes {
 #[cfg(not(feature = "enabled"))]
 #[macro_export]
 macro_rules! passes {
-    ($foothold:expr, $now:expr, $node:expr, $point:ident) => {{
-        $crate::nothing!((&$foothold, $now, $node));
+    ($point_state:expr, $now:expr, $node:expr, $point:ident) => {{
+        $crate::nothing!((&$point_state, $now, $node));
         false
     }};
-    ($foothold:expr, $now:expr, $node:expr, $point:ident, with $peer:expr) => {{
-        $crate::nothing!((&$foothold, $now, $node, $peer));
+    ($point_state:expr, $now:expr, $node:expr, $point:ident, with $peer:expr) => {{
+        $crate::nothing!((&$point_state, $now, $node, $peer));
         false
     }};
 }

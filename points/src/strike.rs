@@ -1,4 +1,4 @@
-//! Delivery of passages to strikers, and the fate of the passing tasks.
+//! Delivery of passages to fault injectors, and the fate of the passing tasks.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -26,7 +26,7 @@ pub struct Passage {
 
 /// Fate of the task that passes a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum PassageOutcome {
     /// The task goes on.
     Go,
     /// The task stops for a while with the node, and continues from this point.
@@ -36,39 +36,40 @@ pub enum Fate {
 }
 
 /// Receives passages, and strikes at a chosen passage.
-pub trait Striker {
+pub trait FaultInjector {
     /// Whether to strike at this passage.
     fn meets(&mut self, passage: &Passage) -> bool;
 
-    /// Strikes the striker's target, and decides the fate of the passing task.
-    fn strike(&mut self, passage: &Passage) -> Fate;
+    /// Strikes the injector's target, and decides the fate of the passing task.
+    fn strike(&mut self, passage: &Passage) -> PassageOutcome;
 }
 
 thread_local! {
-    static HERE: RefCell<Option<Box<dyn Striker>>> = const { RefCell::new(None) };
+    static HERE: RefCell<Option<Box<dyn FaultInjector>>> = const { RefCell::new(None) };
     static CUT: Cell<Option<Passage>> = const { Cell::new(None) };
 }
 
-static EVERYWHERE: OnceLock<Mutex<Box<dyn Striker + Send>>> = OnceLock::new();
+static EVERYWHERE: OnceLock<Mutex<Box<dyn FaultInjector + Send>>> = OnceLock::new();
 
-/// Installs the striker of this process, for the life of the process. Later calls have no effect.
-pub fn install(striker: impl Striker + Send + 'static) {
-    let _ = EVERYWHERE.set(Mutex::new(Box::new(striker)));
+/// Installs the fault injector of this process, for the life of the process. Later calls have no
+/// effect.
+pub fn install(injector: impl FaultInjector + Send + 'static) {
+    let _ = EVERYWHERE.set(Mutex::new(Box::new(injector)));
 }
 
-/// Installs the striker of this thread, until the guard is dropped.
-pub fn strikes_on_this_thread(striker: impl Striker + 'static) -> Guard {
-    HERE.set(Some(Box::new(striker)));
+/// Installs the fault injector of this thread, until the guard is dropped.
+pub fn strikes_on_this_thread(injector: impl FaultInjector + 'static) -> Guard {
+    HERE.set(Some(Box::new(injector)));
     CUT.set(None);
     Guard { thread: PhantomData }
 }
 
-/// Whether a batch of this thread may be [cut](crate::cut!): whether a striker is installed.
+/// Whether a batch of this thread may be [cut](crate::cut!): whether a fault injector is installed.
 pub fn may_cut() -> bool {
     HERE.with_borrow(Option::is_some) || EVERYWHERE.get().is_some()
 }
 
-/// Keeps a thread's striker installed.
+/// Keeps a thread's fault injector installed.
 #[must_use = "nobody is struck once the guard is gone"]
 #[derive(Debug)]
 pub struct Guard {
@@ -83,34 +84,34 @@ impl Drop for Guard {
     }
 }
 
-/// Answer of the thread's striker, or otherwise of the process's striker, if there is one.
-fn ask<T>(question: impl FnOnce(&mut dyn Striker) -> T) -> Option<T> {
+/// Answer of the thread's fault injector, or otherwise of the process's, if there is one.
+fn ask<T>(question: impl FnOnce(&mut dyn FaultInjector) -> T) -> Option<T> {
     HERE.with_borrow_mut(|here| match (here, EVERYWHERE.get()) {
-        (Some(striker), _) => Some(question(&mut **striker)),
-        (None, Some(striker)) => {
-            Some(question(&mut **striker.lock().unwrap_or_else(PoisonError::into_inner)))
+        (Some(injector), _) => Some(question(&mut **injector)),
+        (None, Some(injector)) => {
+            Some(question(&mut **injector.lock().unwrap_or_else(PoisonError::into_inner)))
         }
         (None, None) => None,
     })
 }
 
 /// Expansion of [`point!`](crate::point!).
-pub fn pass(passage: Passage) -> Stand {
-    Stand::of(pass_here(passage))
+pub fn pass(passage: Passage) -> PassageFuture {
+    PassageFuture::of(pass_here(passage))
 }
 
 /// Expansion of [`point_here!`](crate::point_here!).
-pub fn pass_here(passage: Passage) -> Fate {
-    let fate = ask(|striker| match striker.meets(&passage) {
-        true => striker.strike(&passage),
-        false => Fate::Go,
+pub fn pass_here(passage: Passage) -> PassageOutcome {
+    let outcome = ask(|injector| match injector.meets(&passage) {
+        true => injector.strike(&passage),
+        false => PassageOutcome::Go,
     });
-    fate.unwrap_or(Fate::Go)
+    outcome.unwrap_or(PassageOutcome::Go)
 }
 
 /// Expansion of [`cut!`](crate::cut!).
 pub fn to_cut(passage: Passage) -> bool {
-    let cut = ask(|striker| striker.meets(&passage)).unwrap_or(false);
+    let cut = ask(|injector| injector.meets(&passage)).unwrap_or(false);
     if cut {
         CUT.set(Some(passage));
     }
@@ -123,34 +124,34 @@ pub fn take_cut() -> Option<Passage> {
 }
 
 /// Part of [`posted!`](crate::posted!): strikes after the batch has been carried out.
-pub fn strike(passage: Passage) -> Stand {
-    Stand::of(ask(|striker| striker.strike(&passage)).unwrap_or(Fate::Go))
+pub fn strike(passage: Passage) -> PassageFuture {
+    PassageFuture::of(ask(|injector| injector.strike(&passage)).unwrap_or(PassageOutcome::Go))
 }
 
 /// Resolves when the task may go on.
 #[must_use = "a task that does not wait goes on"]
 #[derive(Debug)]
-pub struct Stand(Fate);
+pub struct PassageFuture(PassageOutcome);
 
-impl Stand {
-    fn of(fate: Fate) -> Self {
-        Self(fate)
+impl PassageFuture {
+    fn of(outcome: PassageOutcome) -> Self {
+        Self(outcome)
     }
 }
 
-impl Future for Stand {
+impl Future for PassageFuture {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         match self.0 {
-            Fate::Go => Poll::Ready(()),
-            Fate::Pause => {
+            PassageOutcome::Go => Poll::Ready(()),
+            PassageOutcome::Pause => {
                 // The node runs its next turn after the pause.
-                self.0 = Fate::Go;
+                self.0 = PassageOutcome::Go;
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            Fate::Halt => Poll::Pending,
+            PassageOutcome::Halt => Poll::Pending,
         }
     }
 }
@@ -163,23 +164,23 @@ mod tests {
     use super::*;
     use crate::{cut, point, point_here, posted};
 
-    /// A striker for one piece of one point.
-    struct At(FaultPoint, usize, Fate, Rc<Cell<u32>>);
+    /// A fault injector for one piece of one point.
+    struct At(FaultPoint, usize, PassageOutcome, Rc<Cell<u32>>);
 
-    impl Striker for At {
+    impl FaultInjector for At {
         fn meets(&mut self, passage: &Passage) -> bool {
             passage.point == self.0 && passage.index == self.1
         }
 
-        fn strike(&mut self, _: &Passage) -> Fate {
+        fn strike(&mut self, _: &Passage) -> PassageOutcome {
             self.3.set(self.3.get() + 1);
             self.2
         }
     }
 
-    fn at(point: FaultPoint, index: usize, fate: Fate) -> (Guard, Rc<Cell<u32>>) {
+    fn at(point: FaultPoint, index: usize, outcome: PassageOutcome) -> (Guard, Rc<Cell<u32>>) {
         let struck = Rc::new(Cell::new(0));
-        (strikes_on_this_thread(At(point, index, fate, Rc::clone(&struck))), struck)
+        (strikes_on_this_thread(At(point, index, outcome, Rc::clone(&struck))), struck)
     }
 
     /// Polls `work` up to `times` times; returns whether it has ended.
@@ -191,17 +192,19 @@ mod tests {
 
     #[test]
     fn whoever_is_struck_stops_right_there() {
-        for (fate, polls, gets_on) in
-            [(Fate::Go, 1, true), (Fate::Pause, 1, false), (Fate::Pause, 2, true)]
-        {
-            let (_guard, struck) = at(FaultPoint::Read, 0, fate);
+        for (outcome, polls, gets_on) in [
+            (PassageOutcome::Go, 1, true),
+            (PassageOutcome::Pause, 1, false),
+            (PassageOutcome::Pause, 2, true),
+        ] {
+            let (_guard, struck) = at(FaultPoint::Read, 0, outcome);
             let passes = async {
                 point!(1, Begin);
                 point!(1, Read);
             };
-            assert_eq!((polled(polls, passes), struck.get()), (gets_on, 1), "{fate:?}");
+            assert_eq!((polled(polls, passes), struck.get()), (gets_on, 1), "{outcome:?}");
         }
-        let (_guard, struck) = at(FaultPoint::Read, 0, Fate::Halt);
+        let (_guard, struck) = at(FaultPoint::Read, 0, PassageOutcome::Halt);
         let beyond = Cell::new(false);
         let passes = async {
             point!(1, Read);
@@ -230,7 +233,7 @@ mod tests {
     #[test]
     fn a_batch_that_is_cut_is_carried_out_before_anybody_is_struck() {
         let pieces = RefCell::default();
-        let (guard, struck) = at(FaultPoint::Repair, 1, Fate::Halt);
+        let (guard, struck) = at(FaultPoint::Repair, 1, PassageOutcome::Halt);
         assert!(!polled(9, post(&pieces)));
         assert_eq!((pieces.take(), struck.get()), (vec![vec![0, 1]], 1));
         drop(guard);
@@ -240,7 +243,7 @@ mod tests {
 
     #[test]
     fn nobody_is_struck_once_the_guard_is_gone() {
-        let (guard, struck) = at(FaultPoint::Answer, 0, Fate::Go);
+        let (guard, struck) = at(FaultPoint::Answer, 0, PassageOutcome::Go);
         point_here!(1, Answer);
         drop(guard);
         point_here!(1, Answer);

@@ -13,7 +13,9 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::rc::Rc;
 
-use lotus::{Cluster, Isolation, Seat, Secret, Session, TableId, TableSpec, Transaction, TxnError};
+use lotus::{
+    Cluster, CoordinatorId, Isolation, Secret, Session, TableId, TableSpec, Transaction, TxnError,
+};
 use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
@@ -28,7 +30,7 @@ const VALUE_BYTES: usize = 100;
 /// Bytes of a full leaf, about.
 const BLOCK_BYTES: usize = 1000;
 const RANGE_ROWS: u64 = 100;
-const SEAT: Seat = Seat { compute_node: 0, thread: 0 };
+const COORDINATOR: CoordinatorId = CoordinatorId { compute_node: 0, thread: 0 };
 
 type Error = Box<dyn std::error::Error>;
 
@@ -173,7 +175,7 @@ fn time(cluster: &Cluster, rows: Rows, what: impl Measured, each: u64) -> Result
     let clock = Env::real(0);
     let begun = clock.now();
     let jobs = (0..COROUTINES).map(|coroutine| {
-        cluster.submit(SEAT, async move |mut session: Session| {
+        cluster.submit(COORDINATOR, async move |mut session: Session| {
             let mut scatter = Scatter(coroutine * 977 + 1);
             for _ in 0..each {
                 let row = scatter.below(rows.count);

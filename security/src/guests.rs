@@ -67,7 +67,7 @@ impl From<IpAddr> for Source {
 
 /// Place of an arriving connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seating<I> {
+pub enum PlaceDecision<I> {
     /// A place is free.
     Free,
     /// The place of the named guest, whose connection must be closed.
@@ -118,19 +118,19 @@ impl<I: Copy + Ord> Guests<I> {
     }
 
     /// Returns the place of a connection from `source` arriving at `now`.
-    pub fn place(&self, source: Source, now: Duration) -> Seating<I> {
+    pub fn place(&self, source: Source, now: Duration) -> PlaceDecision<I> {
         let crowded = if self.has_its_share(source) {
             source
         } else if self.guests.len() >= self.rules.places {
             self.most()
         } else {
-            return Seating::Free;
+            return PlaceDecision::Free;
         };
         let theirs = self.guests.iter().filter(|(_, guest)| guest.source == crowded);
         match theirs.min_by_key(|(_, guest)| guest.due) {
-            None => Seating::Free,
-            Some((id, guest)) if guest.due <= now => Seating::Instead(*id),
-            Some((_, guest)) => Seating::Wait(guest.due - now),
+            None => PlaceDecision::Free,
+            Some((id, guest)) if guest.due <= now => PlaceDecision::Instead(*id),
+            Some((_, guest)) => PlaceDecision::Wait(guest.due - now),
         }
     }
 
@@ -190,17 +190,17 @@ pub(crate) mod tests {
     fn a_newcomer_takes_the_place_of_the_oldest_of_the_crowd_and_of_nobody_in_its_grace() {
         let crowd = [(0, 1, 0), (1, 1, 10), (2, 1, 20)];
         let crowd_and_one: Vec<_> = [(9, 2, 5)].iter().chain(&crowd).copied().collect();
-        let cases: &[(&[_], u8, u64, Seating<u32>)] = &[
-            (&[], 1, 0, Seating::Free),
-            (&crowd[..2], 1, 20, Seating::Free),
+        let cases: &[(&[_], u8, u64, PlaceDecision<u32>)] = &[
+            (&[], 1, 0, PlaceDecision::Free),
+            (&crowd[..2], 1, 20, PlaceDecision::Free),
             // One address has all that it may have; the last place is another's.
-            (&crowd, 1, 40, Seating::Wait(ms(60))),
-            (&crowd, 1, 100, Seating::Instead(0)),
-            (&crowd, 2, 40, Seating::Free),
+            (&crowd, 1, 40, PlaceDecision::Wait(ms(60))),
+            (&crowd, 1, 100, PlaceDecision::Instead(0)),
+            (&crowd, 2, 40, PlaceDecision::Free),
             // All places are taken: the crowd makes room, also for an old guest's host.
-            (&crowd_and_one, 3, 99, Seating::Wait(ms(1))),
-            (&crowd_and_one, 3, 200, Seating::Instead(0)),
-            (&crowd_and_one, 2, 200, Seating::Instead(0)),
+            (&crowd_and_one, 3, 99, PlaceDecision::Wait(ms(1))),
+            (&crowd_and_one, 3, 200, PlaceDecision::Instead(0)),
+            (&crowd_and_one, 2, 200, PlaceDecision::Instead(0)),
         ];
         for (there, from, at, expected) in cases {
             assert_eq!(guests(there).place(host(*from), ms(*at)), *expected, "{there:?} {from}");
@@ -215,13 +215,13 @@ pub(crate) mod tests {
     fn who_speaks_keeps_its_place_for_longer_and_who_leaves_frees_it() {
         let mut guests = guests(&[(0, 1, 0), (1, 1, 10), (2, 1, 20)]);
         guests.keep(0, ms(1000));
-        assert_eq!(guests.place(host(1), ms(200)), Seating::Instead(1));
+        assert_eq!(guests.place(host(1), ms(200)), PlaceDecision::Instead(1));
         // A shorter time is no gain.
         guests.keep(0, ms(1));
         assert!(guests.leave(1) && !guests.leave(1));
-        assert_eq!((guests.place(host(1), ms(200)), guests.len()), (Seating::Free, 2));
+        assert_eq!((guests.place(host(1), ms(200)), guests.len()), (PlaceDecision::Free, 2));
         guests.enter(3, host(1), ms(200));
-        assert_eq!(guests.place(host(1), ms(200)), Seating::Instead(2));
+        assert_eq!(guests.place(host(1), ms(200)), PlaceDecision::Instead(2));
         // A guest that was removed meanwhile is not brought back.
         guests.leave(2);
         guests.keep(2, ms(5000));

@@ -21,9 +21,9 @@ mod stream;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use guests::{Guests, Rules, Seating, Source};
+pub use guests::{Guests, PlaceDecision, Rules, Source};
 pub use key::{Key, MIN_KEY_BYTES, WeakKey, Words4, nonce, nonce_bytes};
-pub use lines::{Lines, Turn};
+pub use lines::{Lines, NextInLine};
 pub use policy::Security;
 pub use printable::{is_plain, printable};
 pub use stream::{Caller, NO_TLS, Stream};

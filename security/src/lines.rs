@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::guests::{Guests, Seating, Source};
+use crate::guests::{Guests, PlaceDecision, Source};
 
 /// The lines of a port, by address. Dropping them drops the waiting connections.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Lines<T> {
 
 /// Next connection to leave a line, or the time to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn<T, I> {
+pub enum NextInLine<T, I> {
     /// A connection from `source` enters now, possibly in the place of a guest.
     Now {
         /// The connection's origin.
@@ -69,23 +69,23 @@ impl<T> Lines<T> {
     }
 
     /// Takes out a connection that may enter at `now`.
-    pub fn turn<I: Copy + Ord>(&mut self, guests: &Guests<I>, now: Duration) -> Turn<T, I> {
+    pub fn turn<I: Copy + Ord>(&mut self, guests: &Guests<I>, now: Duration) -> NextInLine<T, I> {
         let mut soonest = Duration::MAX;
         let ready = self.waiting.keys().find_map(|source| {
             let instead = match guests.place(*source, now) {
-                Seating::Free => None,
-                Seating::Instead(other) => Some(other),
-                Seating::Wait(time) => {
+                PlaceDecision::Free => None,
+                PlaceDecision::Instead(other) => Some(other),
+                PlaceDecision::Wait(time) => {
                     soonest = soonest.min(time);
                     return None;
                 }
             };
             Some((*source, instead))
         });
-        let Some((source, instead)) = ready else { return Turn::Later(soonest) };
+        let Some((source, instead)) = ready else { return NextInLine::Later(soonest) };
         match self.leave(source, VecDeque::pop_front) {
-            Some(newcomer) => Turn::Now { source, newcomer, instead },
-            None => Turn::Later(soonest),
+            Some(newcomer) => NextInLine::Now { source, newcomer, instead },
+            None => NextInLine::Later(soonest),
         }
     }
 
@@ -131,8 +131,8 @@ mod tests {
         lines
     }
 
-    fn now(last: u8, newcomer: char, instead: Option<u32>) -> Turn<char, u32> {
-        Turn::Now { source: host(last), newcomer, instead }
+    fn now(last: u8, newcomer: char, instead: Option<u32>) -> NextInLine<char, u32> {
+        NextInLine::Now { source: host(last), newcomer, instead }
     }
 
     #[test]
@@ -140,18 +140,18 @@ mod tests {
         let (mut guests, mut lines) = (guests(), lines(&[(1, 'a'), (1, 'b'), (2, 'c')]));
         assert!(lines.has(host(1)) && lines.has(host(2)) && !lines.has(host(3)));
         // Two places are free, and not for them.
-        assert_eq!(lines.turn(&guests, ms(40)), Turn::Later(ms(60)));
+        assert_eq!(lines.turn(&guests, ms(40)), NextInLine::Later(ms(60)));
         guests.leave(3);
         assert_eq!(lines.turn(&guests, ms(40)), now(2, 'c', None));
         guests.enter(4, host(2), ms(40));
-        assert_eq!(lines.turn(&guests, ms(99)), Turn::Later(ms(1)));
+        assert_eq!(lines.turn(&guests, ms(99)), NextInLine::Later(ms(1)));
         assert_eq!(lines.turn(&guests, ms(100)), now(1, 'a', Some(0)));
         guests.leave(0);
         guests.enter(5, host(1), ms(100));
-        assert_eq!(lines.turn(&guests, ms(100)), Turn::Later(ms(10)));
+        assert_eq!(lines.turn(&guests, ms(100)), NextInLine::Later(ms(10)));
         assert_eq!(lines.turn(&guests, ms(110)), now(1, 'b', Some(1)));
         assert!(!lines.has(host(1)) && !lines.has(host(2)));
-        assert_eq!(lines.turn(&guests, ms(500)), Turn::Later(Duration::MAX));
+        assert_eq!(lines.turn(&guests, ms(500)), NextInLine::Later(Duration::MAX));
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         lines.join(host(2), 'c');
         assert_eq!((lines.surplus(&guests), lines.surplus(&guests)), (Some('b'), None));
         // Guests of another address come in: no line keeps them out.
-        assert_eq!(guests.place(host(3), ms(50)), Seating::Free);
+        assert_eq!(guests.place(host(3), ms(50)), PlaceDecision::Free);
         guests.enter(4, host(3), ms(50));
         assert!(lines.surplus(&guests).is_some());
         guests.enter(5, host(3), ms(50));
@@ -170,6 +170,6 @@ mod tests {
         assert_eq!((lines.surplus(&guests), guests.free()), (None, 0));
         lines.join(host(1), 'd');
         assert_eq!(lines.surplus(&guests), Some('d'));
-        assert_eq!(lines.turn(&guests, ms(500)), Turn::Later(Duration::MAX));
+        assert_eq!(lines.turn(&guests, ms(500)), NextInLine::Later(Duration::MAX));
     }
 }

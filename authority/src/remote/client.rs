@@ -83,7 +83,7 @@ impl Believed {
 }
 
 /// How long the server that a client stays with has been silent.
-struct Hearing {
+struct ServerSilence {
     env: Env,
     /// Time at which the last answered question was asked.
     heard: Nanos,
@@ -99,7 +99,7 @@ pub struct RemoteAuthority {
     patience: Duration,
     connection: Mutex<Option<Stream>>,
     believed: Mutex<Believed>,
-    hearing: Mutex<Option<Hearing>>,
+    hearing: Mutex<Option<ServerSilence>>,
 }
 
 impl RemoteAuthority {
@@ -115,7 +115,7 @@ impl RemoteAuthority {
     pub fn stay(&self, env: &Env) {
         let mut believed = self.believed();
         *believed = believed.fixed();
-        let hearing = Hearing { env: env.clone(), heard: env.now(), has_ended: false };
+        let hearing = ServerSilence { env: env.clone(), heard: env.now(), has_ended: false };
         *self.hearing() = Some(hearing);
     }
 
@@ -128,7 +128,7 @@ impl RemoteAuthority {
         self.believed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hearing(&self) -> MutexGuard<'_, Option<Hearing>> {
+    fn hearing(&self) -> MutexGuard<'_, Option<ServerSilence>> {
         self.hearing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

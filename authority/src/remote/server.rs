@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lotus_fabric::env::{Env, Nanos};
-use lotus_security::{Guests, Lines, NO_TLS, Rules, Seating, Source, Turn, nonce};
+use lotus_security::{Guests, Lines, NO_TLS, NextInLine, PlaceDecision, Rules, Source, nonce};
 
 use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
 use super::{Address, Handle, Listener, MAX_CONNECTIONS, MAX_GUESTS, Security, Stream, VERSION};
@@ -214,9 +214,9 @@ impl DoorState {
         while !self.is_ending() {
             let now = self.now();
             match guests.place(source, now) {
-                Seating::Free => {}
-                Seating::Instead(other) => self.close(&mut guests, other),
-                Seating::Wait(time) => {
+                PlaceDecision::Free => {}
+                PlaceDecision::Instead(other) => self.close(&mut guests, other),
+                PlaceDecision::Wait(time) => {
                     let waited = self.left.wait_timeout(guests, time);
                     guests = waited.unwrap_or_else(PoisonError::into_inner).0;
                     continue;
@@ -232,12 +232,12 @@ impl DoorState {
     fn turn(&self, number: u64, lines: &mut Lines<Stream>) -> Result<Option<Stream>, Duration> {
         let (mut guests, now) = (self.guests(), self.now());
         match lines.turn(&guests, now) {
-            Turn::Now { source, newcomer, instead } => {
+            NextInLine::Now { source, newcomer, instead } => {
                 instead.iter().for_each(|other| self.close(&mut guests, *other));
                 guests.enter(number, source, now);
                 Ok(Some(newcomer))
             }
-            Turn::Later(wait) => lines.surplus(&guests).map(|_| None).ok_or(wait),
+            NextInLine::Later(wait) => lines.surplus(&guests).map(|_| None).ok_or(wait),
         }
     }
 

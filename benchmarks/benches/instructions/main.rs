@@ -32,8 +32,8 @@ use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
-use lotus_loads::lanes::{Clients, Keeping};
-use lotus_loads::locks::{self, Habits, LockLoad};
+use lotus_loads::lanes::{Clients, ServerOptions};
+use lotus_loads::locks::{self, ClientBehaviour, LockLoad};
 use lotus_locksystems::systems::Choice;
 
 use crate::counts::Counts;
@@ -199,8 +199,8 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
     let load = LockLoad {
         clients: Clients {
             choice: Choice::of(system.parse()?),
-            kept: None,
-            keeping: Keeping::default(),
+            server_lock: None,
+            server_options: ServerOptions::default(),
             policy: None,
             cns: 1,
             threads: 1,
@@ -216,7 +216,7 @@ fn run_locks(system: &str, count: u64) -> Result<u64, Error> {
         section: 0,
         object_bytes: 8,
         patience: None,
-        habits: Habits::default(),
+        behaviour: ClientBehaviour::default(),
         loses: None,
         audit: false,
     };

@@ -22,7 +22,7 @@ use crate::contract::engine::TxnEngine;
 
 /// Place where a task runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seat {
+pub struct TaskPlace {
     /// The compute node, from zero.
     pub cn: usize,
     /// The coordinator on that node, from zero.
@@ -94,7 +94,7 @@ pub trait Deployment {
     /// [`DeployError`] if a thread cannot be started or a task panicked.
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Seat, Self::Host) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, Self::Host) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static;
 

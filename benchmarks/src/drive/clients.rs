@@ -34,7 +34,7 @@ use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 
 use crate::contract::config::{ClusterConfig, LoadConfig, Routing};
-use crate::contract::deployment::{Host, Seat};
+use crate::contract::deployment::{Host, TaskPlace};
 use crate::contract::workload::{Access, Workload, mix};
 use crate::drive::progress::Progress;
 use crate::drive::worker::Ended;
@@ -68,8 +68,8 @@ pub(crate) struct Call<R> {
 impl<R> Call<R> {
     /// Session of this call in the history, given the worker that serves the call: the client's
     /// session, or else the worker's own.
-    pub(crate) fn session(&self, seat: u32) -> u32 {
-        self.client.as_ref().map_or(seat, |client| client.session)
+    pub(crate) fn session(&self, worker: u32) -> u32 {
+        self.client.as_ref().map_or(worker, |client| client.session)
     }
 }
 
@@ -151,14 +151,14 @@ impl<W: Workload> Run<W> {
         }
     }
 
-    /// Registers the task that begins at this seat. Returns true if another task had begun at the
-    /// seat before, which means that the compute node has returned; requests are then routed to the
-    /// node again.
-    pub(crate) fn begin(&self, seat: Seat) -> bool {
-        let place = self.coordinator(seat) * self.tasks() + seat.task;
+    /// Registers the task that begins at this place. Returns true if another task had begun at the
+    /// place before, which means that the compute node has returned; requests are then routed to
+    /// the node again.
+    pub(crate) fn begin(&self, task_place: TaskPlace) -> bool {
+        let place = self.coordinator(task_place) * self.tasks() + task_place.task;
         let returns = self.begun[place].swap(true, Ordering::AcqRel);
         if returns {
-            self.lost[seat.cn].store(false, Ordering::Release);
+            self.lost[task_place.cn].store(false, Ordering::Release);
         }
         returns
     }
@@ -169,25 +169,25 @@ impl<W: Workload> Run<W> {
         self.coroutines + self.load.helpers()
     }
 
-    pub(crate) fn is_pacer(&self, seat: Seat) -> bool {
-        self.load.rate_tps.is_some() && seat.task == self.coroutines
+    pub(crate) fn is_pacer(&self, task_place: TaskPlace) -> bool {
+        self.load.rate_tps.is_some() && task_place.task == self.coroutines
     }
 
-    pub(crate) fn is_mover(&self, seat: Seat) -> bool {
-        self.load.move_us.is_some() && seat.task + 1 == self.tasks()
+    pub(crate) fn is_mover(&self, task_place: TaskPlace) -> bool {
+        self.load.move_us.is_some() && task_place.task + 1 == self.tasks()
     }
 
-    pub(crate) fn coordinator(&self, seat: Seat) -> usize {
-        seat.cn * self.threads + seat.thread
+    pub(crate) fn coordinator(&self, task_place: TaskPlace) -> usize {
+        task_place.cn * self.threads + task_place.thread
     }
 
     /// Number of a worker, unique in the cluster.
-    pub(crate) fn worker(&self, seat: Seat) -> usize {
-        self.coordinator(seat) * self.coroutines + seat.task
+    pub(crate) fn worker(&self, task_place: TaskPlace) -> usize {
+        self.coordinator(task_place) * self.coroutines + task_place.task
     }
 
-    pub(crate) fn worker_rng(&self, seat: Seat) -> SmallRng {
-        self.rng(WORKER_STREAM | self.worker(seat) as u64)
+    pub(crate) fn worker_rng(&self, task_place: TaskPlace) -> SmallRng {
+        self.rng(WORKER_STREAM | self.worker(task_place) as u64)
     }
 
     /// The run's times, counted from the first call of this method.
@@ -231,34 +231,34 @@ impl<W: Workload> Run<W> {
     }
 
     /// The next call queued for a worker; `None` when the queue is closed and empty.
-    pub(crate) async fn receive(&self, seat: Seat) -> Option<Call<W::Request>> {
-        self.queues[self.coordinator(seat)].1.recv().await.ok()
+    pub(crate) async fn receive(&self, task_place: TaskPlace) -> Option<Call<W::Request>> {
+        self.queues[self.coordinator(task_place)].1.recv().await.ok()
     }
 
-    /// Makes the client that starts at a worker's seat, and returns the client's first call if the
+    /// Makes the client that starts at a worker's place, and returns the client's first call if the
     /// call stays at this compute node.
     pub(crate) fn first_call<H: Host>(
         &self,
-        seat: Seat,
+        task_place: TaskPlace,
         host: &H,
         now_ns: u64,
     ) -> Option<Call<W::Request>> {
         if self.load.rate_tps.is_some() {
             return None;
         }
-        let worker = self.worker(seat);
+        let worker = self.worker(task_place);
         let (rng, _present) = (self.rng(worker as u64), Arc::clone(&self.present));
         let client = Client { rng, session: worker as u32, _present };
-        self.next_call(client, seat, host, now_ns)
+        self.next_call(client, task_place, host, now_ns)
     }
 
-    /// The next call of a client at `seat`; `None` if the call was queued at another compute node
-    /// instead.
+    /// The next call of a client at `task_place`; `None` if the call was queued at another compute
+    /// node instead.
     #[inline]
     pub(crate) fn next_call<H: Host>(
         &self,
         mut client: Client,
-        seat: Seat,
+        task_place: TaskPlace,
         host: &H,
         now_ns: u64,
     ) -> Option<Call<W::Request>> {
@@ -266,11 +266,11 @@ impl<W: Workload> Run<W> {
         let request = self.workload.draw_at(&mut client.rng, elapsed);
         let cn = self.route(&request, &mut client.rng, host);
         let call = Call { request, issued_ns: now_ns, client: Some(client) };
-        if cn == seat.cn {
+        if cn == task_place.cn {
             return Some(call);
         }
         // The queue has room for all clients; if the queue is closed, the run is over.
-        let _ = self.queues[self.coordinator(Seat { cn, ..seat })].0.try_send(call);
+        let _ = self.queues[self.coordinator(TaskPlace { cn, ..task_place })].0.try_send(call);
         None
     }
 
@@ -288,10 +288,10 @@ impl<W: Workload> Run<W> {
     }
 
     /// Queues one coordinator's share of an open loop's requests until the run ends.
-    pub(crate) async fn pace<H: Host>(&self, seat: Seat, host: &H, rate_tps: f64) {
+    pub(crate) async fn pace<H: Host>(&self, task_place: TaskPlace, host: &H, rate_tps: f64) {
         let window = self.window(host.now_ns());
         let _paces = Paces(self);
-        let mut rng = self.rng(PACER_STREAM | self.coordinator(seat) as u64);
+        let mut rng = self.rng(PACER_STREAM | self.coordinator(task_place) as u64);
         let mean_gap_ns = 1e9 * self.queues.len() as f64 / rate_tps;
         let mut due_ns = window.starts_ns as f64;
         loop {
@@ -306,7 +306,7 @@ impl<W: Workload> Run<W> {
             }
             let request = self.workload.draw_at(&mut rng, window.elapsed(issued_ns));
             let cn = self.route(&request, &mut rng, host);
-            let queue = &self.queues[self.coordinator(Seat { cn, ..seat })].0;
+            let queue = &self.queues[self.coordinator(TaskPlace { cn, ..task_place })].0;
             if queue.send(Call { request, issued_ns, client: None }).await.is_err() {
                 break;
             }
@@ -316,8 +316,13 @@ impl<W: Workload> Run<W> {
     /// Gives the shard of a drawn request to the next compute node every `every_us` microseconds,
     /// from the end of the warm-up until the run ends. Returns at once on all coordinators but the
     /// first.
-    pub(crate) async fn keep_moving<H: Host>(&self, seat: Seat, host: &H, every_us: u64) {
-        if self.coordinator(seat) != 0 {
+    pub(crate) async fn keep_moving<H: Host>(
+        &self,
+        task_place: TaskPlace,
+        host: &H,
+        every_us: u64,
+    ) {
+        if self.coordinator(task_place) != 0 {
             return;
         }
         let window = self.window(host.now_ns());

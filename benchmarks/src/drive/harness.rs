@@ -254,8 +254,8 @@ fn drive<D: Deployment, W: Workload>(
     let run = Arc::new(run);
     let history = options.history;
     let shared = Arc::clone(&run);
-    deployment.run(run.tasks(), move |seat, host| {
-        worker::task(Arc::clone(&shared), seat, host, history.then(Log::default))
+    deployment.run(run.tasks(), move |task_place, host| {
+        worker::task(Arc::clone(&shared), task_place, host, history.then(Log::default))
     })?;
     if let Some(why) = run.failure() {
         return Err(BenchError::Fatal(why.clone()));

@@ -15,7 +15,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use crate::contract::config::{Aborted, LoadConfig};
-use crate::contract::deployment::{Host, Seat};
+use crate::contract::deployment::{Host, TaskPlace};
 use crate::contract::engine::{
     AbortReason, Finish, Isolation, Receipt, Txn, TxnEngine, TxnError, TxnKind,
 };
@@ -38,20 +38,20 @@ pub(crate) struct Ended {
 /// The body of every task: a worker, the coordinator's pacer, or the mover of shards.
 pub(crate) async fn task<W: Workload, H: Host>(
     run: Arc<Run<W>>,
-    seat: Seat,
+    task_place: TaskPlace,
     host: H,
     log: Option<Log>,
 ) {
-    let returns = run.begin(seat);
-    if returns && (run.is_pacer(seat) || run.is_mover(seat)) {
+    let returns = run.begin(task_place);
+    if returns && (run.is_pacer(task_place) || run.is_mover(task_place)) {
         // The earlier task ended with the node, and so did the requests it was to issue.
         return;
     }
-    if let (true, Some(rate_tps)) = (run.is_pacer(seat), run.load.rate_tps) {
-        return run.pace(seat, &host, rate_tps).await;
+    if let (true, Some(rate_tps)) = (run.is_pacer(task_place), run.load.rate_tps) {
+        return run.pace(task_place, &host, rate_tps).await;
     }
-    if let (true, Some(every_us)) = (run.is_mover(seat), run.load.move_us) {
-        return run.keep_moving(seat, &host, every_us).await;
+    if let (true, Some(every_us)) = (run.is_mover(task_place), run.load.move_us) {
+        return run.keep_moving(task_place, &host, every_us).await;
     }
     let engine = match host.engine() {
         Ok(engine) => engine,
@@ -59,12 +59,12 @@ pub(crate) async fn task<W: Workload, H: Host>(
     };
     let mut worker = Worker {
         window: run.window(host.now_ns()),
-        rng: run.worker_rng(seat),
+        rng: run.worker_rng(task_place),
         tally: Tally::new(W::TRANSACTIONS.len()).with_timeline(run.load.timeline_us),
         run: &run,
         host: &host,
         engine,
-        seat,
+        task_place,
         log,
         flight: None,
         effect: Cell::new(0),
@@ -79,7 +79,7 @@ struct Worker<'r, W: Workload, H: Host> {
     run: &'r Run<W>,
     host: &'r H,
     engine: H::Engine,
-    seat: Seat,
+    task_place: TaskPlace,
     window: Window,
     rng: SmallRng,
     tally: Tally,
@@ -116,9 +116,9 @@ impl<W: Workload, H: Host> Drop for Worker<'_, W, H> {
         }
         let tally = std::mem::replace(&mut self.tally, Tally::new(0));
         let ended = Ended { tally, log: self.log.take() };
-        self.run.hand_in(self.run.worker(self.seat), ended);
+        self.run.hand_in(self.run.worker(self.task_place), ended);
         if !self.finished {
-            self.run.lose(self.seat.cn);
+            self.run.lose(self.task_place.cn);
         }
     }
 }
@@ -158,13 +158,13 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
     async fn work(&mut self, returns: bool) {
         let mut held = match returns {
             true => None,
-            false => self.run.first_call(self.seat, self.host, self.window.starts_ns),
+            false => self.run.first_call(self.task_place, self.host, self.window.starts_ns),
         };
-        let coordinator = self.run.coordinator(self.seat);
+        let coordinator = self.run.coordinator(self.task_place);
         loop {
             let call = match held.take() {
                 Some(call) => call,
-                None => match self.run.receive(self.seat).await {
+                None => match self.run.receive(self.task_place).await {
                     Some(call) => call,
                     None => return,
                 },
@@ -176,9 +176,9 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
             let end_ns = self.serve(&call).await;
             if self.lost {
                 // Calls are routed to other nodes from now on, and this call's client goes there.
-                self.run.lose(self.seat.cn);
+                self.run.lose(self.task_place.cn);
                 if let Some(client) = call.client {
-                    let _elsewhere = self.run.next_call(client, self.seat, self.host, end_ns);
+                    let _elsewhere = self.run.next_call(client, self.task_place, self.host, end_ns);
                 }
                 return;
             }
@@ -186,7 +186,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
             if end_ns >= self.window.until_ns || self.run.progress.is_complete(coordinator) {
                 return self.run.stop();
             }
-            held = self.run.next_call(client, self.seat, self.host, end_ns);
+            held = self.run.next_call(client, self.task_place, self.host, end_ns);
         }
     }
 
@@ -194,7 +194,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
     async fn serve(&mut self, call: &Call<W::Request>) -> u64 {
         let kind = W::kind(&call.request);
         let counts = self.counts(call);
-        let coordinator = self.run.coordinator(self.seat);
+        let coordinator = self.run.coordinator(self.task_place);
         self.engine.new_transaction();
         let mut aborts = 0;
         loop {
@@ -270,7 +270,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
             Err(error) => return (CallOutcome::of_error(error, 0), self.host.now_ns()),
         };
         let id = txn.id();
-        let session = call.session(self.run.worker(self.seat) as u32);
+        let session = call.session(self.run.worker(self.task_place) as u32);
         let kind = W::kind(&call.request);
         let counts = self.counts(call);
         self.flight = Some(Flight { id, session, kind, start_ns, isolation, counts });

@@ -17,7 +17,7 @@ pub(super) const fn caches(counted: lotus::CacheCounters) -> Caches {
 /// Counts of a coordinator; shards are counted by the first coordinator of its node.
 pub(super) fn activity(view: &SessionView) -> Activity {
     let counted = view.cache_counters();
-    let is_first = view.seat().thread == 0;
+    let is_first = view.coordinator_id().thread == 0;
     let shards = if is_first { view.move_counters().shards } else { 0 };
     Activity { caches: caches(counted), locks: hits(counted.locks), shards }
 }

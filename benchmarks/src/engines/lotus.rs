@@ -22,7 +22,7 @@ use crate::contract::audit::Check;
 use crate::contract::config::{ClusterConfig, LoadConfig};
 use crate::contract::deployment::{
     Activity, Caches, DeployError, Deployment, Host, Memory, Ownership, Replay, RowSource,
-    RowVisitor, Seat, Traffic,
+    RowVisitor, TaskPlace, Traffic,
 };
 use crate::contract::engine::{
     AbortReason, Finish, Isolation, Item, KeyRange, Ordered, Receipt, StoredRow, Txn, TxnEngine,
@@ -103,43 +103,48 @@ impl<M: Machines> Embedded<M> {
     /// Submits `tasks` tasks to every coordinator, coordinator by coordinator.
     pub fn submit<F, Fut, T>(&self, tasks: usize, task: F) -> Vec<Submitted<T>>
     where
-        F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, Slot) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        self.submit_to(self.cluster.seats(), tasks, task)
+        self.submit_to(self.cluster.coordinators(), tasks, task)
     }
 
     /// As [`Self::submit`], but only to the coordinators of compute node `cn`, which has returned.
     pub fn submit_at<F, Fut, T>(&self, cn: usize, tasks: usize, task: F) -> Vec<Submitted<T>>
     where
-        F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, Slot) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let seats = self.cluster.seats().filter(|seat| seat.compute_node == cn);
-        self.submit_to(seats, tasks, task)
+        let coordinator_ids =
+            self.cluster.coordinators().filter(|coordinator_id| coordinator_id.compute_node == cn);
+        self.submit_to(coordinator_ids, tasks, task)
     }
 
     fn submit_to<F, Fut, T>(
         &self,
-        seats: impl Iterator<Item = lotus::Seat>,
+        coordinator_ids: impl Iterator<Item = lotus::CoordinatorId>,
         tasks: usize,
         task: F,
     ) -> Vec<Submitted<T>>
     where
-        F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, Slot) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
         let recording = self.recording;
         let outside = self.cluster.machines().outside();
         let mut submitted = Vec::new();
-        for seat in seats {
+        for coordinator_id in coordinator_ids {
             for number in 0..tasks {
-                let place = Seat { cn: seat.compute_node, thread: seat.thread, task: number };
+                let place = TaskPlace {
+                    cn: coordinator_id.compute_node,
+                    thread: coordinator_id.thread,
+                    task: number,
+                };
                 let (body, clock) = (task.clone(), outside.clone());
-                submitted.push(self.cluster.submit(seat, move |session| async move {
+                submitted.push(self.cluster.submit(coordinator_id, move |session| async move {
                     if recording && number == 0 {
                         session.start_recording(MAX_RECORDED_VERBS);
                     }
@@ -175,7 +180,7 @@ impl<M: Machines> Deployment for Embedded<M> {
 
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Seat, Self::Host) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, Self::Host) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
@@ -262,19 +267,20 @@ impl<M: Machines> Deployment for Embedded<M> {
         let coroutines = self.cluster.config().coroutines;
         let before = self.traffic();
         let mut replays = Vec::new();
-        for seat in self.cluster.seats() {
-            let trace =
-                self.cluster.submit(seat, |session| async move { Ok(session.take_trace()) });
+        for coordinator_id in self.cluster.coordinators() {
+            let trace = self
+                .cluster
+                .submit(coordinator_id, |session| async move { Ok(session.take_trace()) });
             let trace = self.cluster.wait(trace).map_err(failed)?;
             let trace = trace.filter(|trace| trace.transaction_count() > 0);
             let trace = Arc::new(trace.ok_or_else(|| failed("no transaction was recorded"))?);
-            replays.push((seat, trace));
+            replays.push((coordinator_id, trace));
         }
         let mut submitted = Vec::new();
-        for (seat, trace) in replays {
+        for (coordinator_id, trace) in replays {
             for number in 0..coroutines {
                 let trace = Arc::clone(&trace);
-                submitted.push(self.cluster.submit(seat, move |session| async move {
+                submitted.push(self.cluster.submit(coordinator_id, move |session| async move {
                     replay_for(&session, &trace, number, coroutines, secs).await
                 }));
             }
@@ -427,7 +433,7 @@ pub struct LotusTxn<T = Transaction> {
 
 /// Reason why a workload's code, run in a borrowed transaction, does not want the commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Lapse {
+pub enum NoCommit {
     /// The engine reported an error.
     Engine(lotus::TxnError),
     /// The workload rolls back, as its rules ask.
@@ -440,12 +446,12 @@ pub enum Lapse {
 /// change of the balance.
 ///
 /// # Errors
-/// [`Lapse`] if the caller must not commit.
+/// [`NoCommit`] if the caller must not commit.
 pub async fn attempt_in<W: Workload>(
     workload: &W,
     txn: &mut Transaction,
     request: &W::Request,
-) -> Result<i64, Lapse> {
+) -> Result<i64, NoCommit> {
     let mut lent = LotusTxn::of(txn);
     let outcome = workload.attempt(&mut lent, request).await;
     outcome.map_err(|error| lapse(error, lent.cause))
@@ -454,12 +460,12 @@ pub async fn attempt_in<W: Workload>(
 /// As [`attempt_in`], and also returns the attempt's reads and writes.
 ///
 /// # Errors
-/// [`Lapse`] if the caller must not commit.
+/// [`NoCommit`] if the caller must not commit.
 pub async fn traced_in<W: Workload>(
     workload: &W,
     txn: &mut Transaction,
     request: &W::Request,
-) -> Result<(i64, Vec<Operation>), Lapse> {
+) -> Result<(i64, Vec<Operation>), NoCommit> {
     let mut log = Log::default();
     let mut recorded = Recorded::new(LotusTxn::of(txn), &mut log);
     let outcome = workload.attempt(&mut recorded, request).await;
@@ -468,12 +474,12 @@ pub async fn traced_in<W: Workload>(
     Ok((effect, log.take_operations()))
 }
 
-fn lapse(error: TxnError, cause: Option<lotus::TxnError>) -> Lapse {
+fn lapse(error: TxnError, cause: Option<lotus::TxnError>) -> NoCommit {
     match (error, cause) {
-        (TxnError::Fatal(why), _) => Lapse::Fatal(why),
+        (TxnError::Fatal(why), _) => NoCommit::Fatal(why),
         // A row that exists already is the workload's rollback, as in `mapped`.
-        (TxnError::Aborted(AbortReason::Logic), _) | (_, None) => Lapse::Logic,
-        (_, Some(cause)) => Lapse::Engine(cause),
+        (TxnError::Aborted(AbortReason::Logic), _) | (_, None) => NoCommit::Logic,
+        (_, Some(cause)) => NoCommit::Engine(cause),
     }
 }
 

@@ -16,7 +16,7 @@ use lotus_mvcc::{PrimaryKey, TableSpec};
 
 use crate::contract::audit::Check;
 use crate::contract::deployment::{
-    DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
+    DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, TaskPlace, Traffic,
 };
 use crate::contract::engine::{
     AbortReason, Finish, Item, KeyRange, Ordered, Receipt, Txn, TxnEngine, TxnError, TxnKind,
@@ -130,16 +130,17 @@ impl Deployment for Reference {
 
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Seat, ReferenceHost) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, ReferenceHost) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let seats = (0..self.cns).flat_map(|cn| {
+        let task_places = (0..self.cns).flat_map(|cn| {
             let threads = 0..self.threads;
-            threads.flat_map(move |thread| (0..tasks).map(move |task| Seat { cn, thread, task }))
+            threads
+                .flat_map(move |thread| (0..tasks).map(move |task| TaskPlace { cn, thread, task }))
         });
-        let host = |seat| ReferenceHost { shared: Arc::clone(&self.shared), seat };
-        Ok(poll_all(seats.map(|seat| task(seat, host(seat)))))
+        let host = |task_place| ReferenceHost { shared: Arc::clone(&self.shared), task_place };
+        Ok(poll_all(task_places.map(|task_place| task(task_place, host(task_place)))))
     }
 
     fn traffic(&self) -> Traffic {
@@ -232,14 +233,18 @@ async fn yield_now() {
 
 pub(crate) struct ReferenceHost {
     shared: Arc<ReferenceStore>,
-    seat: Seat,
+    task_place: TaskPlace,
 }
 
 impl Host for ReferenceHost {
     type Engine = ReferenceEngine;
 
     fn engine(&self) -> Result<ReferenceEngine, DeployError> {
-        Ok(ReferenceEngine { shared: Arc::clone(&self.shared), seat: self.seat, attempts: 0 })
+        Ok(ReferenceEngine {
+            shared: Arc::clone(&self.shared),
+            task_place: self.task_place,
+            attempts: 0,
+        })
     }
 
     fn now_ns(&self) -> u64 {
@@ -259,7 +264,7 @@ impl Host for ReferenceHost {
 
 pub(crate) struct ReferenceEngine {
     shared: Arc<ReferenceStore>,
-    seat: Seat,
+    task_place: TaskPlace,
     attempts: u64,
 }
 
@@ -268,8 +273,8 @@ impl TxnEngine for ReferenceEngine {
 
     async fn begin(&mut self, _kind: TxnKind) -> Result<ReferenceTxn, TxnError> {
         self.attempts += 1;
-        let incarnation = Incarnation::new(self.seat.cn as u16).expect("few nodes");
-        let slot = (self.seat.thread * 32 + self.seat.task) as u16;
+        let incarnation = Incarnation::new(self.task_place.cn as u16).expect("few nodes");
+        let slot = (self.task_place.thread * 32 + self.task_place.task) as u16;
         let id = TxnId::new(incarnation, slot, self.attempts);
         let shared = Arc::clone(&self.shared);
         Ok(ReferenceTxn { shared, id, items: Vec::new(), locked: 0 })

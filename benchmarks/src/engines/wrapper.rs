@@ -8,8 +8,8 @@ use lotus_fabric::ids::TableId;
 
 use crate::contract::audit::Check;
 use crate::contract::deployment::{
-    Caches, DeployError, Deployment, Host, Memory, Ownership, Replay, RowSource, RowVisitor, Seat,
-    Traffic,
+    Caches, DeployError, Deployment, Host, Memory, Ownership, Replay, RowSource, RowVisitor,
+    TaskPlace, Traffic,
 };
 use crate::engines::lotus::Embedded;
 
@@ -32,7 +32,7 @@ pub trait Wrapper {
     /// As [`Deployment::run`].
     fn run_tasks<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Seat, Self::Host) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, Self::Host) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static;
 
@@ -56,7 +56,7 @@ impl<W: Wrapper> Deployment for W {
 
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Seat, Self::Host) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, Self::Host) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {

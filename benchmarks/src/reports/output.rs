@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use lotus_files::{Disk, Existing, Part, Readers, write_whole};
 
-use super::stream::{Indulgent, StandardOutput};
+use super::stream::{ClosedPipeTolerant, StandardOutput};
 
 /// Largest number of symbolic links followed one after another, as in the system.
 const LINKS: usize = 40;
@@ -101,7 +101,7 @@ impl Output {
             Self::Special(path) => OpenOptions::new()
                 .append(true)
                 .open(path)
-                .and_then(|file| buffered(Indulgent(file), body))
+                .and_then(|file| buffered(ClosedPipeTolerant(file), body))
                 .map_err(|error| OutputError::Refused(path.clone(), error)),
             Self::Regular(path) => {
                 write_whole(&Disk, path, Readers::Mask, Existing::Replaced, body)

@@ -11,7 +11,7 @@ static GONE: AtomicBool = AtomicBool::new(false);
 
 /// A stream that drops its bytes once the reader has gone.
 #[derive(Debug)]
-pub struct Indulgent<W>(pub W);
+pub struct ClosedPipeTolerant<W>(pub W);
 
 /// The standard output: commands write to it only through this type.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +36,7 @@ fn indulge<T>(outcome: io::Result<T>, dropped: T) -> io::Result<(T, bool)> {
     }
 }
 
-impl<W: Write> Write for Indulgent<W> {
+impl<W: Write> Write for ClosedPipeTolerant<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         indulge(self.0.write(bytes), bytes.len()).map(|(written, _)| written)
     }
@@ -81,10 +81,10 @@ mod tests {
                 Err(self.0.into())
             }
         }
-        let mut closed = Indulgent(Fails(io::ErrorKind::BrokenPipe));
+        let mut closed = ClosedPipeTolerant(Fails(io::ErrorKind::BrokenPipe));
         closed.write_all(b"some lines").expect("no fault");
         closed.flush().expect("no fault");
-        let mut full = Indulgent(Fails(io::ErrorKind::StorageFull));
+        let mut full = ClosedPipeTolerant(Fails(io::ErrorKind::StorageFull));
         assert!(full.write_all(b"some lines").is_err() && full.flush().is_err());
     }
 }

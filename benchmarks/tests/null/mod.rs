@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::config::{Aborted, ClusterConfig, LoadConfig, Routing};
 use lotus_benchmarks::deployment::{
-    DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
+    DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, TaskPlace, Traffic,
 };
 use lotus_benchmarks::engine::{
     Finish, Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind,
@@ -75,13 +75,13 @@ impl Deployment for Null {
 
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Seat, NullHost) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, NullHost) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
         assert_eq!(tasks, 1, "one task that never waits needs no executor");
         let host = NullHost { clock: Rc::new(Cell::new(0)) };
-        let mut future = Box::pin(task(Seat { cn: 0, thread: 0, task: 0 }, host));
+        let mut future = Box::pin(task(TaskPlace { cn: 0, thread: 0, task: 0 }, host));
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             std::task::Poll::Ready(output) => Ok(vec![output]),
             std::task::Poll::Pending => Err(DeployError::Failed("it waited".to_owned())),

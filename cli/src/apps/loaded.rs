@@ -10,8 +10,8 @@ use lotus_node::{ClusterFile, NodeName};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-use super::errands::{self, Errands};
 use super::ledger::{self, Ledger};
+use super::node_tasks::{self, NodeTaskServer};
 use crate::config::load::{Load, Use};
 use crate::config::shape;
 use lotus_runner::applications::load::{Aborts, registry};
@@ -70,9 +70,9 @@ impl Use for Open<'_> {
         workload.attach(&tables.map_err(|error| error.to_string())?);
         let (workload, aborts) = (Arc::new(workload), Arc::new(Aborts::new(W::TRANSACTIONS.len())));
         let procedures = registry(&workload, &aborts);
-        let (cluster, mailbox) = (Arc::clone(cluster), errands::mailbox(node));
-        let errands = Errands { mailbox, cluster, workload, aborts };
-        Ok(Opened { procedures, requests: vec![Box::new(errands)] })
+        let (cluster, mailbox) = (Arc::clone(cluster), node_tasks::mailbox(node));
+        let node_tasks = NodeTaskServer { mailbox, cluster, workload, aborts };
+        Ok(Opened { procedures, requests: vec![Box::new(node_tasks)] })
     }
 }
 
@@ -82,13 +82,13 @@ struct Effects;
 
 /// Effects of benchmarks as stored in a snapshot.
 #[derive(PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Kept {
+pub struct StoredEffects {
     benchmarks: Ledger,
 }
 
 impl Notes for Effects {
     fn before(&self, authority: &dyn Authority) -> Result<Vec<u8>, AuthorityError> {
-        ledger::read(authority).map(|benchmarks| encode(&Kept { benchmarks }))
+        ledger::read(authority).map(|benchmarks| encode(&StoredEffects { benchmarks }))
     }
 
     fn after(&self, authority: &dyn Authority, before: &[u8]) -> Vec<u8> {
@@ -99,20 +99,20 @@ impl Notes for Effects {
         }
         let benchmarks = decode(before).benchmarks;
         let open = benchmarks.open.max(1);
-        encode(&Kept { benchmarks: Ledger { open, ..benchmarks } })
+        encode(&StoredEffects { benchmarks: Ledger { open, ..benchmarks } })
     }
 
-    fn restore(&self, authority: &dyn Authority, kept: &[u8]) -> Result<(), AuthorityError> {
-        ledger::restore(authority, &decode(kept).benchmarks)
+    fn restore(&self, authority: &dyn Authority, stored: &[u8]) -> Result<(), AuthorityError> {
+        ledger::restore(authority, &decode(stored).benchmarks)
     }
 }
 
-fn encode(kept: &Kept) -> Vec<u8> {
-    serde_json::to_vec(kept).expect("strings and numbers")
+fn encode(stored: &StoredEffects) -> Vec<u8> {
+    serde_json::to_vec(stored).expect("strings and numbers")
 }
 
 /// Effects stored in a snapshot; the default if another program took the snapshot.
-fn decode(bytes: &[u8]) -> Kept {
+fn decode(bytes: &[u8]) -> StoredEffects {
     serde_json::from_slice(bytes).unwrap_or_default()
 }
 

@@ -1,8 +1,8 @@
 //! `lotus bench --cluster`: applications drive a running cluster through the client library.
 //!
 //! The cluster and its data are used as found: sizes come from the cluster's file. Applications
-//! measure throughput and latency. The nodes add counts that applications cannot see (`errands`),
-//! of sends and aborts, and audit the data.
+//! measure throughput and latency. The nodes add counts that applications cannot see
+//! (`node_tasks`), of sends and aborts, and audit the data.
 //!
 //! The cluster's `ledger` keeps the effects of all benchmarks on the balances.
 //!
@@ -27,12 +27,12 @@ use lotus_fabric::env::{Env, Nanos};
 use lotus_recovery::membership;
 
 use crate::apps::connect::{attach, connect};
-use crate::apps::errands::{self, Counted, Done, Errand};
 use crate::apps::ledger::{self, Ledger};
+use crate::apps::node_tasks::{self, Counted, Done, NodeTask};
 use crate::config::load::{Load, SEED};
 use crate::operate::status::memory_left;
+use lotus_node::agree::cluster_authority::{ClusterAuthority, authority};
 use lotus_node::agree::records::{Record, Stage};
-use lotus_node::agree::seat::{ClusterAuthority, authority};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::wait_until;
@@ -174,7 +174,7 @@ fn drive<W: Workload>(
     let in_flight = options.load.in_flight.unwrap_or(IN_FLIGHT);
     let generated = runtime.block_on(load.generate(&client, in_flight));
     let ended = clock.now();
-    Ok(Aftermath { file, authority: &authority, before, options, progress }
+    Ok(FinishedLoad { file, authority: &authority, before, options, progress }
         .report(&*workload, generated, ended))
 }
 
@@ -193,7 +193,7 @@ impl Count {
     fn take(file: &ClusterFile, authority: &dyn Authority, node: NodeName) -> Result<Self, String> {
         let sentence = |error: &dyn std::fmt::Display| error.to_string();
         let life = Record::read(node, authority).map_err(|error| sentence(&error))?;
-        let asked = errands::mailbox(node).put(authority, &Errand::Count, COUNTING);
+        let asked = node_tasks::mailbox(node).put(authority, &NodeTask::Count, COUNTING);
         let asked = asked.map_err(|error| sentence(&error))?;
         let is_out = || membership::read(authority).is_ok_and(|now| !now.is_live(node.id(file)));
         let is_answered = || asked.is_answered::<Done>(authority);
@@ -212,7 +212,7 @@ impl Count {
 }
 
 /// The cluster when the load has ended.
-struct Aftermath<'a> {
+struct FinishedLoad<'a> {
     file: &'a ClusterFile,
     authority: &'a ClusterAuthority,
     before: Vec<Count>,
@@ -220,7 +220,7 @@ struct Aftermath<'a> {
     progress: &'a Progress,
 }
 
-impl Aftermath<'_> {
+impl FinishedLoad<'_> {
     fn report<W: Workload>(&self, workload: &W, generated: Generated, ended: Nanos) -> Outcome {
         let Generated { driven, unanswered, ids, stopped } = generated;
         let Driven { mut tally, elapsed_s, .. } = driven;
@@ -309,7 +309,7 @@ impl Aftermath<'_> {
             return Err(format!("{} does not answer", node.in_words()));
         }
         let effects = ledger.to_judge();
-        let mut checks = errands::audit(file, authority, &serving, serving[0], effects)?;
+        let mut checks = node_tasks::audit(file, authority, &serving, serving[0], effects)?;
         checks.extend(workload.judge(&tally.by_transaction));
         if ledger.open > 0 {
             let why = format!(

@@ -31,7 +31,7 @@ use lotus_node::config::file::ClusterFile;
 use lotus_runner::applications::load::{
     IN_DOUBT, LOOKING_UP, Procedures, a_fault_explains, failed, forgive, look_up,
 };
-use lotus_runner::applications::traced::{Nonsense, Traced};
+use lotus_runner::applications::traced::{MalformedResult, Traced};
 
 /// Number of applications, each with one call at a time.
 const CALLERS: usize = 16;
@@ -100,7 +100,7 @@ pub struct Callers<W> {
 }
 
 /// Result type of a call.
-trait Told: DeserializeOwned + Serialize + Send + 'static {
+trait CallResult: DeserializeOwned + Serialize + Send + 'static {
     /// Stored transactions with this result type.
     fn procedures<W: Workload>() -> Procedures;
 
@@ -108,10 +108,10 @@ trait Told: DeserializeOwned + Serialize + Send + 'static {
     fn effect(&self) -> i64;
 
     /// Attempt and operations of the call; `None` if the type does not report them.
-    fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), Nonsense>>;
+    fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), MalformedResult>>;
 }
 
-impl Told for i64 {
+impl CallResult for i64 {
     fn procedures<W: Workload>() -> Procedures {
         Procedures::of::<W>(ISOLATION)
     }
@@ -120,12 +120,12 @@ impl Told for i64 {
         *self
     }
 
-    fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), Nonsense>> {
+    fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), MalformedResult>> {
         None
     }
 }
 
-impl Told for Traced {
+impl CallResult for Traced {
     fn procedures<W: Workload>() -> Procedures {
         Procedures::traced::<W>(ISOLATION)
     }
@@ -134,14 +134,14 @@ impl Told for Traced {
         self.effect
     }
 
-    fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), Nonsense>> {
+    fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), MalformedResult>> {
         Some(Self::operations(self))
     }
 }
 
 /// An issued call.
 #[derive(Clone, Copy)]
-struct Made {
+struct IssuedCall {
     caller: usize,
     id: CallId,
     kind: usize,
@@ -188,7 +188,7 @@ impl CallerResults {
     }
 
     /// Keeps the outcome of a call; old outcomes are dropped in batches.
-    fn remember<T: Told>(&mut self, id: CallId, told: Option<&T>) {
+    fn remember<T: CallResult>(&mut self, id: CallId, told: Option<&T>) {
         if self.known.len() >= 2 * REMEMBERED {
             self.known.drain(..REMEMBERED);
         }
@@ -198,9 +198,9 @@ impl CallerResults {
 
     /// Records a commit, and the time of the answer if there was an answer; returns the number of
     /// the call's operations.
-    fn note<T: Told>(
+    fn note<T: CallResult>(
         &mut self,
-        made: Made,
+        made: IssuedCall,
         told: &T,
         end: Option<Nanos>,
     ) -> Result<usize, BenchError> {
@@ -265,7 +265,7 @@ impl<W: Workload> Callers<W> {
         Duration::from_secs_f64(CALLERS as f64 / tps)
     }
 
-    async fn keep_calling<T: Told>(
+    async fn keep_calling<T: CallResult>(
         &self,
         client: &Client,
         caller: usize,
@@ -282,7 +282,7 @@ impl<W: Workload> Callers<W> {
             if issued >= self.until {
                 break;
             }
-            let is_old = |made: &&Made| issued >= made.issued.after(IN_DOUBT);
+            let is_old = |made: &&IssuedCall| issued >= made.issued.after(IN_DOUBT);
             if let Some(made) = doubtful.first().filter(is_old).copied()
                 && self.find_out::<T>(client, made, issued.after(IN_DOUBT), &mut seen).await?
             {
@@ -296,7 +296,7 @@ impl<W: Workload> Callers<W> {
             number += 1;
             let whose = u128::from(self.life) << 96 | (caller as u128) << 64;
             let id = CallId::from(whose | u128::from(number));
-            let made = Made { caller, id, kind: W::kind(&request), issued };
+            let made = IssuedCall { caller, id, kind: W::kind(&request), issued };
             if access == Access::ReadWrite {
                 call = call.idempotent(id);
             }
@@ -332,10 +332,10 @@ impl<W: Workload> Callers<W> {
     }
 
     /// Looks up the outcome of a call until `deadline`; returns whether a node knew the outcome.
-    async fn find_out<T: Told>(
+    async fn find_out<T: CallResult>(
         &self,
         client: &Client,
-        made: Made,
+        made: IssuedCall,
         deadline: Nanos,
         seen: &mut CallerResults,
     ) -> Result<bool, BenchError> {
@@ -384,7 +384,7 @@ pub fn ask_again(
 
 /// Outcome of a call: its result, if the call has committed. `None` if no node knew the outcome in
 /// time.
-async fn found_again<T: Told>(
+async fn found_again<T: CallResult>(
     client: &Client,
     id: CallId,
     clock: &Env,

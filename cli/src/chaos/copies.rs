@@ -12,7 +12,7 @@ use lotus::SnapshotError;
 use lotus_benchmarks::audit::Check;
 use lotus_fabric::env::Env;
 
-use lotus_node::agree::seat::authority;
+use lotus_node::agree::cluster_authority::authority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::snapshots::Snapshots;
 use lotus_node::requests::copier;

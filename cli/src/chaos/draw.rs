@@ -18,7 +18,7 @@
 //!
 //! # What it is not
 //! Knowledge of the cluster's state: turns are so far apart that a healthy cluster is whole again
-//! between turns. [`super::keeper`] waits for a cluster that is not whole.
+//! between turns. [`super::pacer`] waits for a cluster that is not whole.
 
 use std::time::Duration;
 

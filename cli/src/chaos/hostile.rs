@@ -35,7 +35,7 @@ const ROWS: usize = 23_000;
 
 /// Behaviour of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Habit {
+enum HostileBehaviour {
     /// Sends requests and never reads.
     AsksOnly,
     /// Sends requests and reads a byte a second.
@@ -50,7 +50,7 @@ enum Habit {
     SendsGarbage,
 }
 
-impl Habit {
+impl HostileBehaviour {
     const ALL: [Self; 6] = [
         Self::AsksOnly,
         Self::ReadsAByteASecond,
@@ -63,7 +63,7 @@ impl Habit {
 
 /// Results of hostile clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Met {
+pub struct HostileResults {
     /// Number of admitted connections.
     pub admitted: u64,
     /// Number of admitted connections closed by the server.
@@ -73,7 +73,7 @@ pub struct Met {
 }
 
 /// Hostile clients, before their start.
-pub struct Hostile {
+pub struct HostileClients {
     addresses: Vec<String>,
     security: Security,
     clients: usize,
@@ -81,7 +81,7 @@ pub struct Hostile {
     until: Nanos,
 }
 
-impl Hostile {
+impl HostileClients {
     /// Prepares `clients` clients of a cluster, to run until `until`.
     ///
     /// # Errors
@@ -96,46 +96,47 @@ impl Hostile {
         Ok(Self { addresses: addresses(file), security, clients, clock, until })
     }
 
-    /// Runs all clients, with the habits in turn.
+    /// Runs all clients, with the behaviours in turn.
     ///
     /// # Errors
     /// A sentence: the runtime cannot be created.
-    pub fn beset(self) -> Result<Met, String> {
+    pub fn run(self) -> Result<HostileResults, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         runtime.block_on(async {
             let hostile = std::sync::Arc::new(self);
             let mut tasks = JoinSet::new();
-            for (client, habit) in Habit::ALL.into_iter().cycle().take(hostile.clients).enumerate()
+            for (client, behaviour) in
+                HostileBehaviour::ALL.into_iter().cycle().take(hostile.clients).enumerate()
             {
                 let hostile = std::sync::Arc::clone(&hostile);
-                tasks.spawn(async move { hostile.keep_visiting(client as u64, habit).await });
+                tasks.spawn(async move { hostile.keep_visiting(client as u64, behaviour).await });
             }
-            let mut all = Met::default();
-            while let Some(met) = tasks.join_next().await {
-                let met = met.map_err(|error| error.to_string())?;
-                all.admitted += met.admitted;
-                all.closed += met.closed;
-                all.granted += met.granted;
+            let mut all = HostileResults::default();
+            while let Some(results) = tasks.join_next().await {
+                let results = results.map_err(|error| error.to_string())?;
+                all.admitted += results.admitted;
+                all.closed += results.closed;
+                all.granted += results.granted;
             }
             Ok(all)
         })
     }
 
-    async fn keep_visiting(&self, client: u64, habit: Habit) -> Met {
+    async fn keep_visiting(&self, client: u64, behaviour: HostileBehaviour) -> HostileResults {
         let mut rng = self.clock.rng(1000 + client);
-        let mut met = Met::default();
+        let mut results = HostileResults::default();
         loop {
             let left = self.until.since(self.clock.now());
             if left.is_zero() {
-                return met;
+                return results;
             }
             let address = &self.addresses[rng.random_range(0..self.addresses.len())];
             let noise = rng.random();
-            let visit = self.visit(address, habit, noise, &mut met);
+            let visit = self.visit(address, behaviour, noise, &mut results);
             // A client leaves on its own if the server does not close the connection.
             let ended = tokio::time::timeout(VISIT.min(left), visit).await;
-            met.closed += u64::from(matches!(ended, Ok(Ok(()))));
+            results.closed += u64::from(matches!(ended, Ok(Ok(()))));
             tokio::time::sleep(PAUSE.min(left)).await;
         }
     }
@@ -144,23 +145,23 @@ impl Hostile {
     async fn visit(
         &self,
         address: &str,
-        habit: Habit,
+        behaviour: HostileBehaviour,
         noise: [u8; 32],
-        met: &mut Met,
+        results: &mut HostileResults,
     ) -> io::Result<()> {
         let opened = Stream::open(address, &self.security).await;
         let (mut stream, incoming, directory) = opened.map_err(io::Error::other)?;
-        met.admitted += 1;
+        results.admitted += 1;
         // A later error means that the connection was closed.
-        let _ = match habit {
-            Habit::AsksOnly => ask_only(&mut stream).await,
-            Habit::ReadsAByteASecond => read_slowly(&mut stream).await,
-            Habit::AsksWithoutEnd => ask_without_end(&mut stream).await,
-            Habit::SendsAByteASecond => send_slowly(&mut stream).await,
-            Habit::AsksForTooMuch => {
-                ask_for_too_much(&mut stream, incoming, &directory, &mut met.granted).await
+        let _ = match behaviour {
+            HostileBehaviour::AsksOnly => ask_only(&mut stream).await,
+            HostileBehaviour::ReadsAByteASecond => read_slowly(&mut stream).await,
+            HostileBehaviour::AsksWithoutEnd => ask_without_end(&mut stream).await,
+            HostileBehaviour::SendsAByteASecond => send_slowly(&mut stream).await,
+            HostileBehaviour::AsksForTooMuch => {
+                ask_for_too_much(&mut stream, incoming, &directory, &mut results.granted).await
             }
-            Habit::SendsGarbage => send_garbage(&mut stream, &noise).await,
+            HostileBehaviour::SendsGarbage => send_garbage(&mut stream, &noise).await,
         };
         Ok(())
     }

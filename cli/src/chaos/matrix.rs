@@ -6,17 +6,18 @@
 //! blow: the process is killed at the step, or paused for longer than the lease. [`actors`] lists
 //! for every point the processes that take the step; the matrix is derived from [`actors`] and the
 //! list of points, so a new point needs its own coordinates. Each coordinate is a separate run of a
-//! small cluster over `shm` in a directory of its own (`ground`), started from a snapshot. After
-//! the blow an operator follows docs/operations.md (`ordeal`): restarts nodes that have ended, or
-//! ends a cluster that reports incomplete data and starts it anew. In the end the cluster must
-//! serve its initial rows, and no file in the directory of snapshots may have other rows (I177).
+//! small cluster over `shm` in a directory of its own (`test_cluster`), started from a snapshot.
+//! After the blow an operator follows docs/operations.md (`matrix_run`): restarts nodes that have
+//! ended, or ends a cluster that reports incomplete data and starts it anew. In the end the cluster
+//! must serve its initial rows, and no file in the directory of snapshots may have other rows
+//! (I177).
 //!
 //! # What it is not
 //! A test of transactions: no rows are written during a run. Clusters at work are struck by
 //! `lotus-lab sim matrix` and `lotus chaos`.
 
-mod ground;
-mod ordeal;
+mod matrix_run;
+mod test_cluster;
 
 use std::fmt;
 use std::io::Write;
@@ -27,9 +28,9 @@ use lotus_fabric::env::Env;
 use lotus_points::FaultPoint;
 
 use crate::args::ClusterMatrixArgs;
-use ground::Ground;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_runner::show::Verdict;
+use test_cluster::TestCluster;
 
 /// A process that takes steps of the matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +64,7 @@ pub fn actors(point: FaultPoint) -> &'static [Actor] {
 
 /// A fault of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Blow {
+pub enum ProcessFault {
     /// The process is killed.
     Kill,
     /// The process is paused for some leases, and resumed.
@@ -75,16 +76,16 @@ pub enum Blow {
 pub struct Coordinate {
     point: FaultPoint,
     actor: Actor,
-    blow: Blow,
+    fault: ProcessFault,
 }
 
 impl fmt::Display for Coordinate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let blow = match self.blow {
-            Blow::Kill => "kill",
-            Blow::Stop => "stop",
+        let fault = match self.fault {
+            ProcessFault::Kill => "kill",
+            ProcessFault::Stop => "stop",
         };
-        write!(f, "{}/{blow}/", self.point.name())?;
+        write!(f, "{}/{fault}/", self.point.name())?;
         match self.actor {
             Actor::Node(node) => node.fmt(f),
             Actor::Command => f.write_str("down"),
@@ -95,13 +96,13 @@ impl fmt::Display for Coordinate {
 impl Coordinate {
     /// Value of the environment variable that arms the process.
     fn armed(&self) -> String {
-        let blow = match self.blow {
-            Blow::Kill => "kill",
-            Blow::Stop => "stop",
+        let fault = match self.fault {
+            ProcessFault::Kill => "kill",
+            ProcessFault::Stop => "stop",
         };
         // A load passes the point many times: strike in the middle.
         let passage = if self.point == FaultPoint::RowsLoaded { "@300" } else { "" };
-        format!("{}{passage}={blow}", self.point.name())
+        format!("{}{passage}={fault}", self.point.name())
     }
 }
 
@@ -110,7 +111,11 @@ pub fn all() -> Vec<Coordinate> {
     let mut all = Vec::new();
     for point in FaultPoint::ALL.iter().copied() {
         for actor in actors(point).iter().copied() {
-            all.extend([Blow::Kill, Blow::Stop].map(|blow| Coordinate { point, actor, blow }));
+            all.extend([ProcessFault::Kill, ProcessFault::Stop].map(|fault| Coordinate {
+                point,
+                actor,
+                fault,
+            }));
         }
     }
     all
@@ -119,7 +124,7 @@ pub fn all() -> Vec<Coordinate> {
 /// One coordinate per point: kills the first process of the point's list.
 pub fn short() -> Vec<Coordinate> {
     let mut short = all();
-    short.retain(|one| one.blow == Blow::Kill && actors(one.point)[0] == one.actor);
+    short.retain(|one| one.fault == ProcessFault::Kill && actors(one.point)[0] == one.actor);
     short
 }
 
@@ -143,10 +148,10 @@ pub fn run(args: &ClusterMatrixArgs) -> Result<Verdict, String> {
     let next = AtomicUsize::new(0);
     let at_once = usize::from(args.at_once.get()).min(chosen.len());
     let passed = Env::real(0).in_parallel(at_once, |place| -> Result<usize, String> {
-        let ground = Ground::prepare(place)?;
+        let cluster = TestCluster::prepare(place)?;
         let mut passed = 0;
         while let Some(coordinate) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-            passed += usize::from(is_passed(&ground, coordinate)?);
+            passed += usize::from(is_passed(&cluster, coordinate)?);
         }
         Ok(passed)
     });
@@ -156,15 +161,15 @@ pub fn run(args: &ClusterMatrixArgs) -> Result<Verdict, String> {
 }
 
 /// Runs a coordinate, and prints the outcome.
-fn is_passed(ground: &Ground, coordinate: &Coordinate) -> Result<bool, String> {
+fn is_passed(cluster: &TestCluster, coordinate: &Coordinate) -> Result<bool, String> {
     let env = Env::real(0);
     let began = env.now();
-    let outcome = ordeal::undergo(ground, coordinate);
+    let outcome = matrix_run::run(cluster, coordinate);
     let secs = env.now().since(began).as_secs_f64();
     match &outcome {
         Ok(()) => say(&format!("{coordinate}: passed, {secs:.1} s\n"))?,
         Err(why) => {
-            let logs = ground.keep_logs(&coordinate.to_string())?;
+            let logs = cluster.keep_logs(&coordinate.to_string())?;
             let logs = logs.display();
             say(&format!("{coordinate}: FAILED, {secs:.1} s: {why}; see {logs}\n"))?;
         }

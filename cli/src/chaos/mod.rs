@@ -4,16 +4,17 @@
 //! # What it is
 //! * `schedule`, `events`: faults, with their nodes and times; what a cluster survives; `draw`:
 //!   random schedules;
-//! * `ordeal`: rounds of load, with a restore between rounds; `round`: a round of load;
-//!   `aftermath`: the checks after a round; `restoring`: ends the cluster with a snapshot, and
+//! * `chaos_run`: rounds of load, with a restore between rounds; `round`: a round of load;
+//!   `round_checks`: the checks after a round; `restoring`: ends the cluster with a snapshot, and
 //!   starts it from that snapshot;
-//! * `keeper`: when a strike is due; `striker`: carries strikes out; `copies`: snapshots under
+//! * `pacer`: when a strike is due; `striker`: carries strikes out; `copies`: snapshots under
 //!   load;
-//! * `callers`: the load, which finds out the outcome of every call; `lives`: joins the callers'
-//!   histories before and after a restore into one history;
-//! * `growers`: applications that put rows into an ordered table, and the check that no row is
+//! * `callers`: the load, which finds out the outcome of every call; `joined_history`: joins the
+//!   callers' histories before and after a restore into one history;
+//! * `inserters`: applications that put rows into an ordered table, and the check that no row is
 //!   missing;
-//! * `hostile`: applications with excessive demands; `resident`: memory held by nodes under attack;
+//! * `hostile`: applications with excessive demands; `memory_samples`: memory held by nodes under
+//!   attack;
 //! * `report`: the output.
 //!
 //! Processes are killed and paused with signals, as an operator or a kernel would. When the load
@@ -33,20 +34,20 @@
 #[cfg(feature = "fault-points")]
 pub mod matrix;
 
-mod aftermath;
 mod callers;
+mod chaos_run;
 mod copies;
 mod draw;
 mod events;
-mod growers;
 mod hostile;
-mod keeper;
-mod lives;
-mod ordeal;
+mod inserters;
+mod joined_history;
+mod memory_samples;
+mod pacer;
 mod report;
-mod resident;
 mod restoring;
 mod round;
+mod round_checks;
 mod schedule;
 mod striker;
 
@@ -59,15 +60,15 @@ use lotus_fabric::env::Env;
 use crate::args::ChaosArgs;
 use crate::config::load::Load;
 use crate::operate::commands::{start, stop};
+use chaos_run::ChaosRun;
 use events::{Event, rounds};
-use keeper::Pace;
-use lotus_node::agree::seat::Silent;
+use lotus_node::agree::cluster_authority::Silent;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::snapshots::IfDamaged;
 use lotus_runner::show::outputs::Outputs;
 use lotus_runner::show::steps::Steps;
 use lotus_runner::show::{Verdict, screen};
-use ordeal::Ordeal;
+use pacer::Pace;
 use schedule::Bounds;
 use striker::Nodes;
 
@@ -126,7 +127,7 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let steps = Steps::start("# ");
     start(&afresh(file), STARTING, &steps)?;
     let nodes = Nodes::of(file);
-    let ordeal = Ordeal {
+    let chaos_run = ChaosRun {
         file,
         load,
         nodes: &nodes,
@@ -137,7 +138,7 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
         hostile: args.hostile,
         steps: &steps,
     };
-    let outcome = ordeal.undergo(&rounds(&events, span));
+    let outcome = chaos_run.run(&rounds(&events, span));
     let resumed = nodes.resume_all();
     let stopped = stop(file, Silent::MayLive, &steps);
     drop(steps);

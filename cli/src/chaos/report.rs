@@ -116,7 +116,7 @@ impl Report {
     }
 
     fn out(&self) -> String {
-        let names = super::aftermath::names(&self.expelled);
+        let names = super::round_checks::names(&self.expelled);
         format!("expelled: {names}")
     }
 }

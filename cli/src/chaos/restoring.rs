@@ -21,7 +21,7 @@ use super::schedule::{Fault, Strike};
 use super::striker::Nodes;
 use crate::operate::commands::{restart, start_processes, stop};
 use crate::operate::status::LOST;
-use lotus_node::agree::seat::{ClusterAuthority, Silent};
+use lotus_node::agree::cluster_authority::{ClusterAuthority, Silent};
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::host::polling::{PAUSE, wait_until};
@@ -215,7 +215,7 @@ impl Restoring<'_> {
     }
 
     fn look(&self) -> Result<Look, String> {
-        let authority = lotus_node::agree::seat::authority(self.file)?;
+        let authority = lotus_node::agree::cluster_authority::authority(self.file)?;
         let survey = self.nodes.survey(&authority);
         let is_lost =
             |node: &NodeName| node.kind == NodeKind::Memory && survey.state(*node) == LOST;
@@ -235,7 +235,7 @@ impl Restoring<'_> {
         before: &Digest,
         copies: &mut Copies,
     ) -> Result<Check, String> {
-        let authority = lotus_node::agree::seat::authority(self.file)?;
+        let authority = lotus_node::agree::cluster_authority::authority(self.file)?;
         let restored = Snapshot::restored(&authority)?.map(|restored| restored.sequence);
         let taken = copier::take(self.file, &authority, TAKING).map(|(_, taken)| taken);
         copies.hear(self.file.snapshots.as_ref(), taken.clone());

@@ -12,11 +12,11 @@ use lotus_fabric::ids::TableId;
 
 use super::callers::{CallerResults, Callers};
 use super::copies::Copies;
-use super::growers::{Growers, Growth};
-use super::hostile::{Hostile, Met};
-use super::keeper::Keeper;
-use super::resident::Resident;
-use super::striker::{self, Nodes, Struck};
+use super::hostile::{HostileClients, HostileResults};
+use super::inserters::{Growth, Inserters};
+use super::memory_samples::MemorySamples;
+use super::pacer::SchedulePacer;
+use super::striker::{self, Nodes, StrikeRecord};
 use crate::apps::connect::{attach, connect};
 use crate::config::load::Use;
 use lotus_node::config::file::ClusterFile;
@@ -33,7 +33,7 @@ pub struct Driving<'a> {
     /// Duration of the load in this round, and in all rounds together.
     pub span: Duration,
     pub all: Duration,
-    pub keeper: Keeper,
+    pub pacer: SchedulePacer,
     pub copies: Copies,
     pub growth: Growth,
     /// Whether calls report the rows read and written.
@@ -47,37 +47,37 @@ pub struct Driven {
     pub workload: &'static str,
     pub seen: CallerResults,
     pub tables: Vec<(TableId, String)>,
-    pub struck: Struck,
+    pub struck: StrikeRecord,
     pub copies: Copies,
     pub growth: Growth,
-    pub siege: Siege,
+    pub attack: AttackResults,
 }
 
 /// Results of hostile clients, and the nodes' memory use during the attack.
-pub struct Siege {
-    pub met: Met,
-    pub resident: Resident,
+pub struct AttackResults {
+    pub results: HostileResults,
+    pub memory_samples: MemorySamples,
 }
 
 impl Use for Driving<'_> {
     type Outcome = Result<Driven, String>;
 
     fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
-        let Self { file, nodes, clock, life, span, all, keeper, copies, growth, traced, hostile } =
+        let Self { file, nodes, clock, life, span, all, pacer, copies, growth, traced, hostile } =
             self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        let authority = lotus_node::agree::seat::authority(file)?;
+        let authority = lotus_node::agree::cluster_authority::authority(file)?;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _stop = StopOnDrop(&stop);
-            let resident = Resident::of(file, nodes);
-            let watching = scope.spawn(|| resident.watch(nodes, &stop));
+            let memory_samples = MemorySamples::of(file, nodes);
+            let watching = scope.spawn(|| memory_samples.watch(nodes, &stop));
             let driven = runtime.block_on(async {
                 let client = connect(file).await?;
                 let tables = attach(&client, &mut workload, file)?;
                 let workload = Arc::new(workload);
-                let growers = Growers::ready(&client, file, clock, growth).await?;
+                let inserters = Inserters::ready(&client, file, clock, growth).await?;
                 let until = clock.now().after(span);
                 let room = file.calls.rows as f64 * f64::from(file.calls.row_bytes);
                 let callers = Callers {
@@ -90,24 +90,25 @@ impl Use for Driving<'_> {
                     life,
                 };
                 let struck =
-                    scope.spawn(|| striker::strike(nodes, &authority, keeper, span, copies));
-                let besieged = Hostile::of(file, hostile, clock.clone(), until);
-                let besieged = besieged.map(|hostile| scope.spawn(|| hostile.beset()));
-                let besieged = besieged.map_err(|why| failed(&why))?;
-                let growing = growers.grow(&client, until, all);
+                    scope.spawn(|| striker::strike(nodes, &authority, pacer, span, copies));
+                let attacked = HostileClients::of(file, hostile, clock.clone(), until);
+                let attacked = attacked.map(|hostile| scope.spawn(|| hostile.run()));
+                let attacked = attacked.map_err(|why| failed(&why))?;
+                let growing = inserters.grow(&client, until, all);
                 let (seen, growth) = tokio::try_join!(callers.call(&client), growing)?;
-                Ok((seen, growth, tables, struck, besieged))
+                Ok((seen, growth, tables, struck, attacked))
             });
             let driven = driven.map_err(|error: BenchError| error.to_string());
-            let (seen, growth, tables, struck, besieged) = driven?;
+            let (seen, growth, tables, struck, attacked) = driven?;
             let struck =
                 struck.join().map_err(|_| "the thread that strikes has panicked".to_owned())?;
-            let met = besieged.join().map_err(|_| "a hostile client has panicked".to_owned())?;
+            let results =
+                attacked.join().map_err(|_| "a hostile client has panicked".to_owned())?;
             stop.store(true, Ordering::Relaxed);
-            let resident = watching.join().map_err(|_| "who looks at memory has panicked")?;
+            let memory_samples = watching.join().map_err(|_| "who looks at memory has panicked")?;
             let (struck, copies) = struck?;
-            let siege = Siege { met: met?, resident };
-            Ok(Driven { workload: W::NAME, seen, tables, struck, copies, growth, siege })
+            let attack = AttackResults { results: results?, memory_samples };
+            Ok(Driven { workload: W::NAME, seen, tables, struck, copies, growth, attack })
         })
     }
 }

@@ -206,7 +206,7 @@ pub const LEASES_TO_FILL: u64 = 4;
 
 /// State of a node after the strikes so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum NodeCondition {
     Runs,
     Stands,
     CutOff,
@@ -413,34 +413,37 @@ impl Bounds {
         if fault != Fault::Restart {
             self.check_survivors(before, strike)?;
         }
-        let fate = before.iter().rfind(|earlier| earlier.node == node);
-        let fate = fate.map_or(Fate::Runs, |earlier| match earlier.fault {
-            Fault::Kill => Fate::Dead,
-            Fault::Pause => Fate::Stands,
-            Fault::Partition => Fate::CutOff,
-            Fault::Cut(other) => Fate::CutFrom(other),
-            Fault::Resume | Fault::Restart | Fault::Heal | Fault::Mend(_) => Fate::Runs,
+        let condition = before.iter().rfind(|earlier| earlier.node == node);
+        let condition = condition.map_or(NodeCondition::Runs, |earlier| match earlier.fault {
+            Fault::Kill => NodeCondition::Dead,
+            Fault::Pause => NodeCondition::Stands,
+            Fault::Partition => NodeCondition::CutOff,
+            Fault::Cut(other) => NodeCondition::CutFrom(other),
+            Fault::Resume | Fault::Restart | Fault::Heal | Fault::Mend(_) => NodeCondition::Runs,
         });
-        match (fate, fault) {
-            (Fate::CutFrom(from), Fault::Mend(other)) if from == other => Ok(()),
-            (Fate::CutFrom(from), _) => Err(format!("{node} is cut from {from}")),
-            (Fate::Runs, Fault::Mend(other)) => Err(format!("{node} is not cut from {other}")),
-            (Fate::Dead, Fault::Restart) => Ok(()),
+        match (condition, fault) {
+            (NodeCondition::CutFrom(from), Fault::Mend(other)) if from == other => Ok(()),
+            (NodeCondition::CutFrom(from), _) => Err(format!("{node} is cut from {from}")),
+            (NodeCondition::Runs, Fault::Mend(other)) => {
+                Err(format!("{node} is not cut from {other}"))
+            }
+            (NodeCondition::Dead, Fault::Restart) => Ok(()),
             (_, Fault::Restart) if node.kind == NodeKind::Memory => {
                 Err(format!("{node} has not been killed before"))
             }
-            (Fate::Dead, _) => Err(format!("{node} has been killed before")),
-            (Fate::Stands, Fault::Pause) => Err(format!("{node} is paused already")),
-            (Fate::CutOff, Fault::Partition) => Err(format!("{node} is cut off already")),
-            (Fate::Stands, Fault::Partition | Fault::Heal | Fault::Cut(_) | Fault::Mend(_)) => {
-                Err(format!("{node} is paused"))
-            }
+            (NodeCondition::Dead, _) => Err(format!("{node} has been killed before")),
+            (NodeCondition::Stands, Fault::Pause) => Err(format!("{node} is paused already")),
+            (NodeCondition::CutOff, Fault::Partition) => Err(format!("{node} is cut off already")),
             (
-                Fate::CutOff,
+                NodeCondition::Stands,
+                Fault::Partition | Fault::Heal | Fault::Cut(_) | Fault::Mend(_),
+            ) => Err(format!("{node} is paused")),
+            (
+                NodeCondition::CutOff,
                 Fault::Pause | Fault::Resume | Fault::Restart | Fault::Cut(_) | Fault::Mend(_),
             ) => Err(format!("{node} is cut off")),
-            (Fate::Runs, Fault::Resume) => Err(format!("{node} is not paused")),
-            (Fate::Runs, Fault::Heal) => Err(format!("{node} is not cut off")),
+            (NodeCondition::Runs, Fault::Resume) => Err(format!("{node} is not paused")),
+            (NodeCondition::Runs, Fault::Heal) => Err(format!("{node} is not cut off")),
             _ => Ok(()),
         }
     }

@@ -15,12 +15,12 @@ use rustix::process::Signal;
 
 use super::copies::{Copies, Copying};
 use super::events::Event;
-use super::keeper::{Keeper, Standing, Standings};
+use super::pacer::{SchedulePacer, Standing, Standings};
 use super::schedule::{self, Fault, Strike};
 use crate::operate::commands::restart;
 use crate::operate::status::Survey;
+use lotus_node::agree::cluster_authority::ClusterAuthority;
 use lotus_node::agree::records::{Record, Stage};
-use lotus_node::agree::seat::ClusterAuthority;
 use lotus_node::config::file::{ClusterFile, Net};
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::config::namespaces::PathState;
@@ -89,7 +89,7 @@ impl Nodes {
         lacking.collect()
     }
 
-    /// Whether a node's current process, not an earlier process, serves and answers errands.
+    /// Whether a node's current process, not an earlier process, serves and answers tasks.
     pub fn serves(&self, authority: &dyn Authority, node: NodeName) -> bool {
         let record = Record::read(node, authority).ok().flatten();
         record.is_some_and(|record| {
@@ -206,7 +206,7 @@ impl Nodes {
 
 /// Record of the strikes at the nodes.
 #[derive(Default)]
-pub struct Struck {
+pub struct StrikeRecord {
     /// All strikes, in order.
     pub strikes: Vec<Strike>,
     /// Nodes restarted outside the schedule although untouched since their last start, with their
@@ -219,7 +219,7 @@ pub struct Struck {
     pub left_out: usize,
 }
 
-impl Struck {
+impl StrikeRecord {
     /// Whether no strike since a node's last start can have caused its expulsion. A pause or a cut
     /// of less than half a lease cannot; a longer cut of a path can cause the expulsion of either
     /// end.
@@ -247,28 +247,27 @@ impl Struck {
 pub fn strike(
     nodes: &Nodes,
     authority: &ClusterAuthority,
-    mut keeper: Keeper,
+    mut pacer: SchedulePacer,
     span: Duration,
     copies: Copies,
-) -> Result<(Struck, Copies), String> {
+) -> Result<(StrikeRecord, Copies), String> {
     let env = Env::real(0);
     let began = env.now();
     let mut looked = began;
-    let mut struck = Struck::default();
+    let mut struck = StrikeRecord::default();
     let mut standings = Standings::new();
     let mut copying = Copying::new(&nodes.file, copies);
     loop {
         let now = env.now();
         let now_ms = now.since(began).as_millis() as u64;
-        if keeper.looks() && now.since(looked) >= LOOKING {
+        if pacer.looks() && now.since(looked) >= LOOKING {
             standings = nodes.standings(authority);
             looked = env.now();
         }
-        let mut steps = keeper.step(now_ms, &standings);
+        let mut steps = pacer.step(now_ms, &standings);
         // A node that does not take part yet was not expelled: its start just takes long.
-        let starting: Vec<NodeName> =
-            nodes.all().filter(|node| keeper.is_starting(*node)).collect();
-        let helped = keeper.help_up(now_ms, &standings);
+        let starting: Vec<NodeName> = nodes.all().filter(|node| pacer.is_starting(*node)).collect();
+        let helped = pacer.help_up(now_ms, &standings);
         nodes.report(&helped);
         let untouched = helped.iter().map(|strike| strike.node);
         let untouched = untouched.filter(|node| !starting.contains(node));
@@ -278,7 +277,7 @@ pub fn strike(
         struck.unexplained.extend(untouched);
         steps.extend(helped);
         copying.look(false);
-        if keeper.takes_snapshot(now_ms) {
+        if pacer.takes_snapshot(now_ms) {
             copying.begin()?;
         }
         for strike in steps {
@@ -289,14 +288,14 @@ pub fn strike(
             }
             struck.strikes.push(strike);
         }
-        if keeper.is_done(now_ms, &standings) || now.since(began) > span + PUT_OFF {
+        if pacer.is_done(now_ms, &standings) || now.since(began) > span + PUT_OFF {
             break;
         }
         wait_until(&env, PAUSE, || false);
     }
     nodes.resume_all()?;
-    struck.starts = keeper.starts_struck();
-    struck.left_out = keeper.strikes_left();
+    struck.starts = pacer.starts_struck();
+    struck.left_out = pacer.strikes_left();
     Ok((struck, copying.end()))
 }
 
@@ -334,12 +333,12 @@ mod tests {
                 |(at_ms, fault): &(u64, Fault)| Strike { at_ms: *at_ms, node, fault: *fault };
             let other = Strike { at_ms: 5000, node: NodeName::compute(0), fault: Fault::Kill };
             let strikes = faults.iter().map(strike).chain([other]).collect();
-            let struck = Struck { strikes, ..Struck::default() };
+            let struck = StrikeRecord { strikes, ..StrikeRecord::default() };
             assert_eq!(struck.is_untouched(node, lease), expected, "{faults:?}");
         }
         let of_younger = |(at_ms, fault)| Strike { at_ms, node: younger, fault };
         let cut = [(100, Fault::Cut(node)), (9000, Fault::Mend(node))].map(of_younger);
-        let struck = Struck { strikes: cut.into(), ..Struck::default() };
+        let struck = StrikeRecord { strikes: cut.into(), ..StrikeRecord::default() };
         assert!(!struck.is_untouched(node, lease), "the other end may have given way");
     }
 }

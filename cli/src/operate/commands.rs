@@ -15,8 +15,8 @@ use rustix::process::Signal;
 
 use super::consent::{self, Others};
 use super::status::{self, Addresses, Status, Survey};
+use lotus_node::agree::cluster_authority::{ClusterAuthority, Silent, authority};
 use lotus_node::agree::records::Record;
-use lotus_node::agree::seat::{ClusterAuthority, Silent, authority};
 use lotus_node::config::address::Hosted;
 use lotus_node::config::authority::Place;
 use lotus_node::config::file::{ClusterFile, Net};
@@ -144,21 +144,21 @@ pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<St
     });
     let outcome = outcome.and_then(|()| await_health(file, &state, &mut started, patience, steps));
     let outcome = outcome.map_err(|why| {
-        let aftermath = Aftermath::of(file, &ours);
+        let remaining = RemainingCluster::of(file, &ours);
         steps.say("ending what was started");
         let nodes: Vec<NodeName> = started.iter().map(|(node, _)| *node).collect();
         end(&state, &nodes, &mut started);
         if ours.len() == all {
             remove_sockets(file);
         }
-        format!("{why}; {}", aftermath.in_words())
+        format!("{why}; {}", remaining.in_words())
     });
     Ok(Started { count: ours.len(), status: outcome? })
 }
 
 /// State of a cluster after a failed command has ended its started nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Aftermath {
+enum RemainingCluster {
     /// No node runs: all nodes had been started by the command.
     Nothing,
     /// Other nodes were running before, or run on other hosts.
@@ -167,7 +167,7 @@ enum Aftermath {
     OthersInVain,
 }
 
-impl Aftermath {
+impl RemainingCluster {
     /// Judges the state while the started nodes still run, once it is known that they will not come
     /// up.
     fn of(file: &ClusterFile, started: &[NodeName]) -> Self {

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use lotus_authority::Authority;
 use lotus_fabric::env::Env;
+use lotus_node::agree::cluster_authority::ClusterAuthority;
 use lotus_node::agree::loss::{self, Loss};
-use lotus_node::agree::seat::ClusterAuthority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::NodeName;
 

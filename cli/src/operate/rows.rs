@@ -14,7 +14,7 @@ use lotus_client::{
     CallError, Client, Effect, Failure, Kind, PrimaryKey, Rows, Scan, Table as KnownTable, TableId,
 };
 use lotus_fabric::env::{Env, Nanos};
-use lotus_node::agree::seat::authority;
+use lotus_node::agree::cluster_authority::authority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::NodeKind;
 use lotus_node::host::processes::StateFolder;
@@ -133,12 +133,12 @@ fn table(client: &Client, name: &str) -> Result<KnownTable, String> {
 }
 
 /// Time until which a command retries.
-struct Patience {
+struct RetryDeadline {
     env: Env,
     deadline: Nanos,
 }
 
-impl Patience {
+impl RetryDeadline {
     fn begin() -> Self {
         let env = Env::real(0);
         let deadline = env.now().after(PATIENCE);
@@ -284,7 +284,7 @@ pub fn get(file: &ClusterFile, args: &GetArgs) -> Result<Verdict, String> {
     let row = Named::of(&args.table, &args.key, args.formats)?;
     run(file, async |client| {
         let known = row.of_table(&table(&client, &args.table)?)?;
-        let patience = Patience::begin();
+        let patience = RetryDeadline::begin();
         let value = loop {
             match read(&client, &known).await {
                 Ok(value) => break value.ok_or_else(|| row.absent())?,
@@ -320,7 +320,7 @@ pub fn put(file: &ClusterFile, args: &PutArgs) -> Result<Verdict, String> {
     let value = parse(&args.value, args.formats.values(), Part::Value).map_err(wrong)?;
     run(file, async |client| {
         let known = row.of_table(&table(&client, &args.table)?)?;
-        let patience = Patience::begin();
+        let patience = RetryDeadline::begin();
         let existed = loop {
             match upsert(&client, &known, &value).await {
                 Ok(existed) => break existed,
@@ -362,7 +362,7 @@ pub fn del(file: &ClusterFile, args: &DelArgs) -> Result<Verdict, String> {
     let row = Named::of(&args.table, &args.key, args.formats)?;
     run(file, async |client| {
         let known = row.of_table(&table(&client, &args.table)?)?;
-        let patience = Patience::begin();
+        let patience = RetryDeadline::begin();
         loop {
             match delete(&client, &known).await {
                 Ok(true) => break,

@@ -14,9 +14,9 @@ use lotus_recovery::membership;
 use serde::Serialize;
 
 use super::ranges;
+use lotus_node::agree::cluster_authority::authority;
 use lotus_node::agree::mailbox::may_take_part;
 use lotus_node::agree::records::{Record, Stage};
-use lotus_node::agree::seat::authority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::{NodeKind, NodeName};
 use lotus_node::config::settings::lock_name;

@@ -20,9 +20,9 @@ use serde::Serialize;
 
 use super::memory::{self, GroupUse, NodeUse, TableUse, Used};
 use super::shards;
+use lotus_node::agree::cluster_authority::{AuthorityUnreachable, ClusterAuthority, authority};
 use lotus_node::agree::records::{Record, Stage};
 use lotus_node::agree::rest::Rest;
-use lotus_node::agree::seat::{ClusterAuthority, Unreached, authority};
 use lotus_node::agree::terms::Terms;
 use lotus_node::config::address::HostPort;
 use lotus_node::config::file::{ClusterFile, Net};
@@ -199,8 +199,8 @@ impl<'a> Survey<'a> {
     pub fn take(file: &'a ClusterFile, state: &StateFolder, authority: &ClusterAuthority) -> Self {
         let refused = match authority.connect() {
             Ok(()) => None,
-            Err(Unreached::Silent(why)) => Some(("unreachable", why)),
-            Err(Unreached::Refused(why)) => Some(("refuses", why)),
+            Err(AuthorityUnreachable::Silent(why)) => Some(("unreachable", why)),
+            Err(AuthorityUnreachable::Refused(why)) => Some(("refuses", why)),
         };
         let answers = refused.is_none();
         let members = if answers { membership::read(authority).ok() } else { None };

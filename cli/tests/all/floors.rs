@@ -36,8 +36,16 @@ const FLOORS: [(&str, &[&str]); 12] = [
     (
         "lab/locksystems",
         &[
-            "trial", "names", "switched", "redlock", "servers", "locker", "local", "systems",
-            "fisslock", "word",
+            "trial",
+            "lock_spec",
+            "switched",
+            "redlock",
+            "servers",
+            "locker",
+            "local",
+            "systems",
+            "fisslock",
+            "word",
         ],
     ),
     ("proof/sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),

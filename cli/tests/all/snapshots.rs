@@ -157,9 +157,9 @@ impl Drop for Described {
 /// Secret of the names of rows in a snapshot.
 fn secret(snapshot: &Path) -> Secret {
     #[derive(Default)]
-    struct Kept(Option<Secret>);
+    struct FoundSecret(Option<Secret>);
 
-    impl SnapshotVisitor for Kept {
+    impl SnapshotVisitor for FoundSecret {
         fn secret(&mut self, secret: Secret) -> Result<(), SnapshotError> {
             self.0 = Some(secret);
             Ok(())
@@ -174,9 +174,9 @@ fn secret(snapshot: &Path) -> Secret {
         }
     }
 
-    let mut kept = Kept::default();
-    read_snapshot(&mut File::open(snapshot).expect("it is there"), &mut kept).expect("whole");
-    kept.0.expect("a cluster with tables has one")
+    let mut found = FoundSecret::default();
+    read_snapshot(&mut File::open(snapshot).expect("it is there"), &mut found).expect("whole");
+    found.0.expect("a cluster with tables has one")
 }
 
 fn text(output: &Output) -> String {

@@ -593,7 +593,7 @@ impl<M: Machines> Cluster<M> {
     /// Audit: no live member is suspected once all requests are answered.
     pub(crate) fn suspicions_left(&self) -> Result<Finding, ClusterError> {
         let mut left = Tally::new("no live node is suspected of being dead");
-        let read = membership::read(self.shared.council.authority());
+        let read = membership::read(self.shared.async_authority.authority());
         let now = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
         for node in self.shared.nodes.iter().filter(|node| !node.has_failed()) {
             left.seen += 1;

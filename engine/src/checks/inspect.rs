@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lotus_fabric::ids::{Epoch, Key, NodeId, RemoteAddr, ShardId, TxnId};
 use lotus_fabric::lane::BatchError;
 use lotus_fabric::machines::Machines;
-use lotus_locktable::{LockMode, LockName};
+use lotus_locktable::{LockKey, LockMode};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{HEADER_WORDS, Slot, Version};
@@ -57,7 +57,7 @@ impl<M: Machines> Cluster<M> {
         let shared = &*self.shared;
         let placement = &shared.surviving();
         // While a memory node is being removed no transaction reads a copy that is to be promoted.
-        let now = membership::read(shared.council.authority());
+        let now = membership::read(shared.async_authority.authority());
         let reduced = now.map_or(FIRST_EPOCH, |now| now.reduced());
         let read = shared.nodes.iter().any(|node| node.configuration.has_resumed(reduced));
         let inspected = shared.control.with_lane(|lane| async move {
@@ -110,7 +110,7 @@ type Rows = BTreeMap<u64, InspectedRow>;
 
 impl Shared {
     /// Holders of write locks, according to all lock tables.
-    fn write_holders(&self) -> BTreeSet<(TxnId, LockName)> {
+    fn write_holders(&self) -> BTreeSet<(TxnId, LockKey)> {
         let mut holders = BTreeSet::new();
         for node in self.nodes.iter().filter(|node| !node.has_failed()) {
             node.locks.for_each_holder(|holder| {
@@ -127,7 +127,7 @@ impl Shared {
     /// Nodes that take part. An expelled node may not know of its expulsion yet; no member asks it
     /// for locks (H4).
     fn members(&self) -> impl Iterator<Item = Arc<ComputeNode>> {
-        let now = membership::read(self.council.authority());
+        let now = membership::read(self.async_authority.authority());
         let takes_part = move |node: &Arc<ComputeNode>| {
             !node.has_failed() && now.as_ref().is_ok_and(|now| now.is_live(node.id))
         };
@@ -138,7 +138,7 @@ impl Shared {
     fn check_owned(&self) -> Tally {
         let mut tally = Tally::new(OWNED);
         let mut owners = BTreeMap::new();
-        let mut keepers: BTreeMap<LockName, (usize, LockMode)> = BTreeMap::new();
+        let mut keepers: BTreeMap<LockKey, (usize, LockMode)> = BTreeMap::new();
         for node in self.members() {
             let here = node.index;
             for shard in ShardId::all().filter(|shard| node.shards.owner(*shard).node == node.id) {
@@ -238,12 +238,12 @@ impl Scan<'_> {
                     if !owned(key) || shared.table(table).is_none() {
                         return;
                     }
-                    cached.push((LockName::row(table, key), offset, cells.to_vec()));
+                    cached.push((LockKey::row(table, key), offset, cells.to_vec()));
                 });
             }
             for some in cached.chunks(COMPARED_AT_ONCE) {
                 let mut batch = self.lane.batch();
-                let read = |(name, offset, cells): &(LockName, u64, Vec<u64>)| {
+                let read = |(name, offset, cells): &(LockKey, u64, Vec<u64>)| {
                     let group = shared.placement.group_of(name.shard());
                     let cells_at = offset + (HEADER_WORDS * WORD_BYTES) as u64;
                     let primary = self.placement.replicas(group).primary();
@@ -288,7 +288,7 @@ impl Scan<'_> {
     /// refuses all expelled nodes, once transactions run.
     async fn check_fenced(&self) -> Tally {
         let (shared, mut tally) = (self.shared, Tally::new(FENCED));
-        let Ok(now) = membership::read(shared.council.authority()) else { return tally };
+        let Ok(now) = membership::read(shared.async_authority.authority()) else { return tally };
         let used = now.surviving(&shared.placement).nodes();
         let used = used.into_iter().filter(|_| now.may_resume()).map(|node| (node, None));
         let found = |one: &&Return| matches!(one.stage, Stage::Found(_));
@@ -320,7 +320,7 @@ impl Scan<'_> {
 
     /// Words of the log slot that a transaction uses on one memory node.
     async fn log_of(&self, txn: TxnId, memory_node: NodeId) -> Result<Vec<u64>, BatchError> {
-        let now = membership::read(self.shared.council.authority()).ok();
+        let now = membership::read(self.shared.async_authority.authority()).ok();
         let members = now.iter().flat_map(Membership::members);
         let mut writers = members.filter(|member| member.incarnation == txn.incarnation());
         let place = writers.next().and_then(|writer| self.shared.index_of(writer.node));
@@ -355,7 +355,7 @@ fn check_backed(copies: &[Rows], tally: &mut Tally) {
 fn check_locked(
     table: &TableDef,
     rows: &Rows,
-    holders: &BTreeSet<(TxnId, LockName)>,
+    holders: &BTreeSet<(TxnId, LockKey)>,
     members: &[Arc<ComputeNode>],
     tally: &mut Tally,
 ) {
@@ -365,7 +365,7 @@ fn check_locked(
             let keeps = |node: &&Arc<ComputeNode>| node.shards.keeps(key.shard(), node.id);
             let Some(keeper) = members.iter().find(keeps) else { continue };
             tally.seen += 1;
-            if !holders.contains(&(writer, LockName::row(table.id(), key))) {
+            if !holders.contains(&(writer, LockKey::row(table.id(), key))) {
                 tally.complain(|| {
                     let asked = keeper.id;
                     format!("{writer:?} does not hold the row at {cvt:#x}, as {asked:?} knows")

@@ -12,8 +12,8 @@ use lotus_locktable::{Holder, LockMode};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_router::Placement;
 
+use crate::api::coordinator_id::CoordinatorId;
 use crate::api::error::{ClusterError, unreachable_nodes};
-use crate::api::seat::Seat;
 use crate::checks::audit::{Finding, Scan, Tally, whose};
 use crate::cluster::handle::Cluster;
 use crate::node::locks::{Locks, region_bytes};
@@ -136,8 +136,8 @@ impl<M: Machines> Cluster<M> {
     fn pass(&self, objects: Vec<RemoteAddr>) {
         let config = &self.shared.config;
         let patience = config.commit_timeout.max(PATIENCE);
-        let seat = self.serving(Seat { compute_node: 0, thread: 0 });
-        let passed = self.submit(seat, move |session| async move {
+        let coordinator_id = self.serving(CoordinatorId { compute_node: 0, thread: 0 });
+        let passed = self.submit(coordinator_id, move |session| async move {
             let Locks::OnMemory(locks) = &session.coordinator().locks else { return Ok(()) };
             let pass = |at: &RemoteAddr| locks.system.pass(*at, patience);
             let mut passing: Vec<_> = objects.iter().map(pass).collect();

@@ -19,8 +19,8 @@ use lotus_mvcc::layout::region::{FREE_SLAB, RegionLayout, SLAB_BYTES, SlabEntry,
 use lotus_mvcc::slab::{SlabAllocator, SlotKind};
 use lotus_router::{GroupId, Placement, Replica};
 
+use crate::api::coordinator_id::CoordinatorId;
 use crate::api::error::{ClusterError, unreachable_nodes};
-use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
 use crate::node::coordinator::Coordinator;
 use crate::node::shared::Shared;
@@ -118,7 +118,7 @@ impl<M: Machines> Cluster<M> {
     /// # Panics
     /// If the compute node is not in this process.
     pub fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures> {
-        self.submit(Seat { compute_node, thread: 0 }, |session| async move {
+        self.submit(CoordinatorId { compute_node, thread: 0 }, |session| async move {
             let coordinator = session.coordinator();
             match memory_figures(coordinator).await {
                 Ok(figures) => Ok(figures),
@@ -138,12 +138,12 @@ impl<M: Machines> Cluster<M> {
     /// Memory nodes that cannot be read, or a coordinator that fails meanwhile.
     pub fn memory_in_use(&self) -> Result<Vec<u64>, ClusterError> {
         let mut free = self.shared.free_at_nodes();
-        for seat in self.serving_seats() {
-            let asked = self.submit(seat, |session| async move {
+        for coordinator_id in self.serving_coordinators() {
+            let asked = self.submit(coordinator_id, |session| async move {
                 let coordinator = session.coordinator();
                 Ok(coordinator.shared.free_in(&coordinator.slabs.borrow()))
             });
-            let failed = |_| ClusterError::CoordinatorFailed { node: seat.compute_node };
+            let failed = |_| ClusterError::CoordinatorFailed { node: coordinator_id.compute_node };
             add(&mut free, &self.wait(asked).map_err(failed)?);
         }
         self.in_use_but(&free)

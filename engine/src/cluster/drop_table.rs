@@ -109,7 +109,7 @@ impl<M: Machines> Cluster<M> {
                     return Err(ClusterError::NoSuchTable(name.to_owned()));
                 };
                 dropped = Some(table);
-                let authority = shared.council.authority();
+                let authority = shared.async_authority.authority();
                 let named = (shared.placement.group_count(), shared.names.proposed());
                 let now = Catalogue::demote(authority, named, table, Demotion::Drop)?;
                 shared.install(&now)?;
@@ -129,7 +129,7 @@ impl<M: Machines> Cluster<M> {
         shared.ask(|| {
             let mut now = shared.learn_tables()?;
             if now.tables.len() < target {
-                now.skip_to(target, shared.council.authority())?;
+                now.skip_to(target, shared.async_authority.authority())?;
             }
             shared.install(&now)
         })

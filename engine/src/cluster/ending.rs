@@ -15,8 +15,8 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::machines::Machines;
 
+use crate::api::coordinator_id::HeldUp;
 use crate::api::error::ClusterError;
-use crate::api::seat::HeldUp;
 use crate::cluster::handle::{Cluster, CoordinatorHandle};
 
 /// Interval between two looks at a coordinator that does not end.
@@ -62,13 +62,13 @@ impl<M: Machines> Cluster<M> {
         let deadline = self.shared.control.now().after(patience);
         let mut outcome = Ok(());
         for coordinator in coordinators {
-            let node = coordinator.seat.compute_node;
+            let node = coordinator.coordinator_id.compute_node;
             if !self.end(coordinator, within, deadline) {
                 outcome = outcome.and(Err(ClusterError::CoordinatorFailed { node }));
             }
         }
-        // The warden runs until now, to log code that blocks a thread meanwhile.
-        self.warden = None;
+        // The watchdog runs until now, to log code that blocks a thread meanwhile.
+        self.watchdog = None;
         let mut what = self.shared.unended.lock().unwrap_or_else(PoisonError::into_inner);
         if what.is_empty() || outcome.is_err() {
             return outcome;
@@ -80,7 +80,8 @@ impl<M: Machines> Cluster<M> {
     pub(crate) fn join_coordinators(&self, compute_node: usize) {
         let theirs: Vec<_> = {
             let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
-            let theirs = all.iter_mut().filter(|known| known.seat.compute_node == compute_node);
+            let theirs =
+                all.iter_mut().filter(|known| known.coordinator_id.compute_node == compute_node);
             theirs.map(CoordinatorHandle::take).collect()
         };
         let config = &self.shared.config;
@@ -102,13 +103,14 @@ impl<M: Machines> Cluster<M> {
         within: Duration,
         deadline: Nanos,
     ) -> bool {
-        let CoordinatorHandle { seat, core, ended, .. } = coordinator;
+        let CoordinatorHandle { coordinator_id, core, ended, .. } = coordinator;
         let Some(core) = core else { return true };
-        let waits = self.shared.has_threads && self.name().seat_here() != Some(seat);
-        if waits && let Err(why) = self.await_end(seat, &ended, within, deadline) {
+        let waits =
+            self.shared.has_threads && self.name().coordinator_here() != Some(coordinator_id);
+        if waits && let Err(why) = self.await_end(coordinator_id, &ended, within, deadline) {
             let mut unended = self.shared.unended.lock().unwrap_or_else(PoisonError::into_inner);
             unended.push(why);
-            if let Some(node) = self.shared.hosted(seat.compute_node) {
+            if let Some(node) = self.shared.hosted(coordinator_id.compute_node) {
                 // The thread ends when it can.
                 node.kill();
             }
@@ -123,14 +125,15 @@ impl<M: Machines> Cluster<M> {
     /// The reason to leave the coordinator behind.
     fn await_end(
         &self,
-        seat: crate::api::seat::Seat,
+        coordinator_id: crate::api::coordinator_id::CoordinatorId,
         ended: &async_channel::Receiver<()>,
         within: Duration,
         deadline: Nanos,
     ) -> Result<(), String> {
         let (shared, began) = (&self.shared, self.shared.control.now());
-        let node = shared.hosted(seat.compute_node);
-        let inside = || node.as_ref().and_then(|node| node.pulses[seat.thread].inside());
+        let node = shared.hosted(coordinator_id.compute_node);
+        let inside =
+            || node.as_ref().and_then(|node| node.current_polls[coordinator_id.thread].inside());
         let mut executor = Executor::new(shared.control.env().clone());
         let handle = executor.handle().clone();
         let (mut last, mut looks) = (None, 0);
@@ -153,10 +156,13 @@ impl<M: Machines> Cluster<M> {
             let label = inside.zip(node.as_ref());
             return Err(match label {
                 Some((inside, node)) => {
-                    let label = node.pulses[seat.thread].label(inside);
-                    format!("{label} blocks a thread of compute node {}", seat.compute_node)
+                    let label = node.current_polls[coordinator_id.thread].label(inside);
+                    format!(
+                        "{label} blocks a thread of compute node {}",
+                        coordinator_id.compute_node
+                    )
                 }
-                None => format!("a thread of compute node {}", seat.compute_node),
+                None => format!("a thread of compute node {}", coordinator_id.compute_node),
             });
         }
         Ok(())
@@ -166,8 +172,13 @@ impl<M: Machines> Cluster<M> {
 impl<C> CoordinatorHandle<C> {
     /// Moves the core out, into a new handle of the same coordinator.
     fn take(&mut self) -> Self {
-        let Self { seat, jobs, core, ended } = self;
-        Self { seat: *seat, jobs: jobs.clone(), core: core.take(), ended: ended.clone() }
+        let Self { coordinator_id, jobs, core, ended } = self;
+        Self {
+            coordinator_id: *coordinator_id,
+            jobs: jobs.clone(),
+            core: core.take(),
+            ended: ended.clone(),
+        }
     }
 }
 

@@ -13,8 +13,8 @@ use lotus_fabric::machines::Machines;
 use lotus_mvcc::TableSpec;
 
 use crate::api::cache_counters::CacheCounters;
+use crate::api::coordinator_id::CoordinatorId;
 use crate::api::moves::MoveCounters;
-use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
 use crate::cluster::shards::Balancing;
 use crate::node::peers::load_counts::NodeCounts;
@@ -179,8 +179,11 @@ impl<M: Machines> Cluster<M> {
     ///
     /// # Panics
     /// If the coordinator is not in this process.
-    pub fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures> {
-        self.submit(seat, |session| async move {
+    pub fn coordinator_figures(
+        &self,
+        coordinator_id: CoordinatorId,
+    ) -> Submitted<CoordinatorFigures> {
+        self.submit(coordinator_id, |session| async move {
             let coordinator = session.coordinator();
             Ok(CoordinatorFigures {
                 verbs: coordinator.lane.counters(),

@@ -24,15 +24,15 @@ use lotus_router::Intent;
 
 use crate::api::cache_counters::CacheCounters;
 use crate::api::config::Config;
+use crate::api::coordinator_id::CoordinatorId;
 use crate::api::error::{ClusterError, TxnError, unreachable_nodes};
-use crate::api::seat::Seat;
 use crate::cluster::builder::ClusterBuilder;
 use crate::cluster::load::{Loader, RowSource};
 use crate::cluster::part::{self, Arrival, Part};
 use crate::cluster::plan::Plan;
 use crate::cluster::threads::{self, settle};
 use crate::cluster::trees;
-use crate::cluster::warden::Warden;
+use crate::cluster::watchdog::Watchdog;
 use crate::membership::members;
 use crate::node::shared::{ComputeNode, Shared};
 use crate::node::threads::home::{FORKED, Name};
@@ -56,11 +56,11 @@ pub struct Cluster<M: Machines = Threads> {
     alone: bool,
     name: Name,
     /// Watch for code that holds up coordinators, if coordinators are threads.
-    pub(super) warden: Option<Warden>,
+    pub(super) watchdog: Option<Watchdog>,
 }
 
 pub(super) struct CoordinatorHandle<C> {
-    pub(super) seat: Seat,
+    pub(super) coordinator_id: CoordinatorId,
     pub(super) jobs: Sender<Job>,
     pub(super) core: Option<C>,
     /// Closed when the coordinator has ended.
@@ -104,7 +104,7 @@ impl<M: Machines> Cluster<M> {
         let shared = Arc::new(shared);
         let mut cluster = Self {
             name: Name::of(Arc::as_ptr(&shared)),
-            warden: None,
+            watchdog: None,
             machines,
             shared: Arc::clone(&shared),
             coordinators: RwLock::default(),
@@ -118,7 +118,7 @@ impl<M: Machines> Cluster<M> {
             point_here!(shared.nodes.first().id.0, FirstBeat);
         }
         if entry.founds() {
-            let (control, authority) = (&shared.control, shared.council.authority());
+            let (control, authority) = (&shared.control, shared.async_authority.authority());
             part::found(&shared.config, part, entry.members(), control, authority)?;
             point_here!(shared.nodes.first().id.0, Chartered);
         }
@@ -129,7 +129,7 @@ impl<M: Machines> Cluster<M> {
             cluster.start_coordinators(&node)?;
         }
         if shared.has_threads {
-            cluster.warden = Some(Warden::start(&shared)?);
+            cluster.watchdog = Some(Watchdog::start(&shared)?);
         }
         Ok(cluster)
     }
@@ -214,9 +214,9 @@ impl<M: Machines> Cluster<M> {
         Ok(())
     }
 
-    /// Runs `job` in one of the coroutine slots of the coordinator at `seat`. The job occupies the
-    /// slot until it ends, and drives its transactions by hand; [`Cluster::run`] drives a
-    /// transaction's body.
+    /// Runs `job` in one of the coroutine slots of the coordinator at `coordinator_id`. The job
+    /// occupies the slot until it ends, and drives its transactions by hand; [`Cluster::run`]
+    /// drives a transaction's body.
     ///
     /// A job has no time limit. A job may submit a further job to the same cluster, but must not
     /// wait for its outcome.
@@ -224,17 +224,22 @@ impl<M: Machines> Cluster<M> {
     /// # Panics
     /// If the coordinator is not in this process.
     #[track_caller]
-    pub fn submit<T, F, Fut>(&self, seat: Seat, job: F) -> Submitted<T>
+    pub fn submit<T, F, Fut>(&self, coordinator_id: CoordinatorId, job: F) -> Submitted<T>
     where
         T: Send + 'static,
         F: FnOnce(Session) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, TxnError>> + 'static,
     {
-        self.assign(seat, Label::Site(Location::caller()), job)
+        self.assign(coordinator_id, Label::Site(Location::caller()), job)
     }
 
     /// As [`Cluster::submit`], with any type of error.
-    pub(crate) fn assign<T, E, F, Fut>(&self, seat: Seat, label: Label, job: F) -> Submitted<T, E>
+    pub(crate) fn assign<T, E, F, Fut>(
+        &self,
+        coordinator_id: CoordinatorId,
+        label: Label,
+        job: F,
+    ) -> Submitted<T, E>
     where
         T: Send + 'static,
         E: Send + 'static,
@@ -245,8 +250,8 @@ impl<M: Machines> Cluster<M> {
             return Submitted::refused(self.name, TxnError::Misuse(FORKED));
         }
         let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
-        let coordinator = coordinators.iter().find(|known| known.seat == seat);
-        let coordinator = coordinator.expect("the seat is one of this process's");
+        let coordinator = coordinators.iter().find(|known| known.coordinator_id == coordinator_id);
+        let coordinator = coordinator.expect("the coordinator is one of this process's");
         let (reply, submitted) = Submitted::channel(self.name);
         let job: Job = Box::new(move |session| {
             session.slot().name_job(Some(label));
@@ -270,30 +275,32 @@ impl<M: Machines> Cluster<M> {
         self.shared.nodes.iter().any(|node| !node.has_failed())
     }
 
-    /// Returns the seats of all coordinators of this process.
-    pub fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
+    /// Returns the ids of all coordinators of this process.
+    pub fn coordinators(&self) -> impl Iterator<Item = CoordinatorId> + '_ {
         let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
-        let seats: Vec<Seat> = coordinators.iter().map(|coordinator| coordinator.seat).collect();
-        seats.into_iter()
+        let coordinator_ids: Vec<CoordinatorId> =
+            coordinators.iter().map(|coordinator| coordinator.coordinator_id).collect();
+        coordinator_ids.into_iter()
     }
 
-    /// Returns the seats of the coordinators on compute nodes that have not failed.
-    pub(crate) fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
-        let serves = |seat: &Seat| {
-            let node = self.shared.hosted(seat.compute_node);
+    /// Returns the ids of the coordinators on compute nodes that have not failed.
+    pub(crate) fn serving_coordinators(&self) -> impl Iterator<Item = CoordinatorId> + '_ {
+        let serves = |coordinator_id: &CoordinatorId| {
+            let node = self.shared.hosted(coordinator_id.compute_node);
             node.is_some_and(|node| !node.has_failed())
         };
-        self.seats().filter(serves)
+        self.coordinators().filter(serves)
     }
 
-    /// Returns `seat`, or the same thread's seat on the next node of this process that has not
-    /// failed.
-    pub(crate) fn serving(&self, seat: Seat) -> Seat {
+    /// Returns `coordinator_id`, or the same thread's coordinator on the next node of this process
+    /// that has not failed.
+    pub(crate) fn serving(&self, coordinator_id: CoordinatorId) -> CoordinatorId {
         let nodes: Vec<_> = self.shared.nodes.iter().collect();
-        let first = nodes.iter().position(|node| node.index >= seat.compute_node).unwrap_or(0);
+        let first =
+            nodes.iter().position(|node| node.index >= coordinator_id.compute_node).unwrap_or(0);
         let mut turn = (0..nodes.len()).map(|step| &nodes[(first + step) % nodes.len()]);
         let serving = turn.find(|node| !node.has_failed()).unwrap_or(&nodes[first]);
-        Seat { compute_node: serving.index, ..seat }
+        CoordinatorId { compute_node: serving.index, ..coordinator_id }
     }
 
     /// Returns the place of the compute node that the router chooses for a transaction.
@@ -307,8 +314,9 @@ impl<M: Machines> Cluster<M> {
     /// `Fenced` if a coordinator fails meanwhile.
     pub fn counters(&self) -> Result<VerbCounters, TxnError> {
         let mut all = VerbCounters::default();
-        for seat in self.serving_seats() {
-            let counted = self.submit(seat, |session| async move { Ok(session.counters()) });
+        for coordinator_id in self.serving_coordinators() {
+            let counted =
+                self.submit(coordinator_id, |session| async move { Ok(session.counters()) });
             all += &self.wait(counted)?;
         }
         Ok(all)
@@ -321,8 +329,9 @@ impl<M: Machines> Cluster<M> {
     /// `Fenced` if a coordinator fails meanwhile.
     pub fn cache_counters(&self) -> Result<CacheCounters, TxnError> {
         let mut all = CacheCounters::default();
-        for seat in self.serving_seats() {
-            let counted = self.submit(seat, |session| async move { Ok(session.cache_counters()) });
+        for coordinator_id in self.serving_coordinators() {
+            let counted =
+                self.submit(coordinator_id, |session| async move { Ok(session.cache_counters()) });
             all += self.wait(counted)?;
         }
         Ok(all)
@@ -346,11 +355,14 @@ impl<M: Machines> Cluster<M> {
             settle(session.coordinator(), patience).await;
             Ok(())
         };
-        let seats: Vec<Seat> = match config.lease {
-            Some(_) => self.serving_seats().collect(),
-            None => self.seats().collect(),
+        let coordinator_ids: Vec<CoordinatorId> = match config.lease {
+            Some(_) => self.serving_coordinators().collect(),
+            None => self.coordinators().collect(),
         };
-        let settled: Vec<_> = seats.into_iter().map(|seat| self.submit(seat, wait)).collect();
+        let settled: Vec<_> = coordinator_ids
+            .into_iter()
+            .map(|coordinator_id| self.submit(coordinator_id, wait))
+            .collect();
         settled.into_iter().try_for_each(|settled| self.wait(settled))
     }
 
@@ -378,13 +390,13 @@ impl<M: Machines> Cluster<M> {
         node.suspects.nodes().filter_map(|suspect| self.shared.index_of(suspect)).collect()
     }
 
-    pub(crate) fn any_seat(&self) -> Seat {
+    pub(crate) fn any_coordinator(&self) -> CoordinatorId {
         let next = self.next.fetch_add(1, Ordering::Relaxed) as usize;
-        let seat = {
+        let coordinator_id = {
             let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
-            coordinators[next % coordinators.len()].seat
+            coordinators[next % coordinators.len()].coordinator_id
         };
-        self.serving(seat)
+        self.serving(coordinator_id)
     }
 
     pub(crate) fn random(&self) -> u64 {
@@ -397,7 +409,7 @@ impl<M: Machines> Cluster<M> {
         for thread in 0..self.shared.config.threads {
             let handle = self.start_coordinator(node, thread)?;
             let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
-            match all.iter_mut().find(|known| known.seat == handle.seat) {
+            match all.iter_mut().find(|known| known.coordinator_id == handle.coordinator_id) {
                 Some(before) => *before = handle,
                 None => all.push(handle),
             }
@@ -419,8 +431,8 @@ impl<M: Machines> Cluster<M> {
         let core = self.machines.start(node.id, &name, program)?;
         let failed = ClusterError::CoordinatorFailed { node: node.index };
         self.machines.wait(&started).ok_or(failed)??;
-        let seat = Seat { compute_node: node.index, thread };
-        Ok(CoordinatorHandle { seat, jobs, core: Some(core), ended })
+        let coordinator_id = CoordinatorId { compute_node: node.index, thread };
+        Ok(CoordinatorHandle { coordinator_id, jobs, core: Some(core), ended })
     }
 
     /// Writes the first beats of this process's nodes. The founder first writes the header page of

@@ -40,7 +40,7 @@ use lotus_router::ReplicaSet;
 
 use crate::api::error::{ClusterError, leaving, unreachable_nodes};
 use crate::cluster::once;
-use crate::memory_nodes::changes::ControlTaking;
+use crate::memory_nodes::changes::ControlAllocation;
 use crate::node::shared::{NodeTable, Shared};
 use crate::space::slabs::{self, SlabError};
 
@@ -175,7 +175,7 @@ type Present = (ReplicaSet, Vec<(NodeId, Life)>);
 
 /// Time in which no change of the cluster can disturb a load.
 struct Piece<'a> {
-    taking: ControlTaking<'a>,
+    taking: ControlAllocation<'a>,
     begun: Nanos,
 }
 

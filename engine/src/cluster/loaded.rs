@@ -140,7 +140,7 @@ impl LoadWatch {
         if cluster.is_alone() {
             return Ok(Data::Loaded);
         }
-        self.ask(shared.control.now(), shared.peers[0].id, shared.council.authority())
+        self.ask(shared.control.now(), shared.peers[0].id, shared.async_authority.authority())
     }
 
     /// As [`Self::look`], at time `now`, for a cluster founded by `founder`.
@@ -235,7 +235,7 @@ impl Drop for Ticking {
 }
 
 fn say_progress(shared: &Shared) -> Result<Version, AuthorityError> {
-    let authority = shared.council.authority();
+    let authority = shared.async_authority.authority();
     let rows = shared.rows_loaded.load(Ordering::Relaxed);
     let (version, _) = progress(authority)?;
     authority.compare_and_swap(PROGRESS_KEY, version, &rows.to_le_bytes())
@@ -261,7 +261,7 @@ impl<M: Machines> Cluster<M> {
         let ticking = ticking.transpose()?;
         let filled = fill();
         drop(ticking);
-        let authority = shared.council.authority();
+        let authority = shared.async_authority.authority();
         let last_word = |word: &str| {
             let write = || write_once(authority, KEY, word.as_bytes());
             shared.ask(write).map(|stands| Data::decode(&stands))
@@ -291,7 +291,7 @@ impl<M: Machines> Cluster<M> {
     pub fn data(&self) -> Result<Data, ClusterError> {
         match self.is_alone() {
             true => Ok(Data::Loaded),
-            false => Ok(Data::read(self.shared.council.authority())?),
+            false => Ok(Data::read(self.shared.async_authority.authority())?),
         }
     }
 }

@@ -91,7 +91,7 @@ impl<M: Machines> Cluster<M> {
     /// # Errors
     /// The authority does not answer.
     pub fn memory_returns(&self) -> Result<Vec<MemoryReturn>, ClusterError> {
-        let read = membership::read(self.shared.council.authority());
+        let read = membership::read(self.shared.async_authority.authority());
         let now = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
         Ok(MemoryReturn::of(&now, &self.shared.placement))
     }
@@ -101,7 +101,7 @@ impl<M: Machines> Cluster<M> {
     /// # Errors
     /// The authority does not answer.
     pub fn memory_status(&self) -> Result<MemoryStatus, ClusterError> {
-        let read = membership::read(self.shared.council.authority());
+        let read = membership::read(self.shared.async_authority.authority());
         let now = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
         let first = &self.shared.placement;
         Ok(MemoryStatus::new(first, &now.surviving(first), &now.out_of_reach(first)))

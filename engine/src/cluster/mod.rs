@@ -21,4 +21,4 @@ pub(crate) mod shards;
 pub(crate) mod tables;
 pub(crate) mod threads;
 pub(crate) mod trees;
-pub(crate) mod warden;
+pub(crate) mod watchdog;

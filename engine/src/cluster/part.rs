@@ -45,7 +45,7 @@ use crate::api::config::{Config, TimestampKind};
 use crate::api::error::ClusterError;
 use crate::cluster::loaded::{Data, LoadWatch, cut_short};
 use crate::cluster::once::{Unanswered, name_process, until_answered, write_once};
-use crate::cluster::rejoin::{self, Gate, Life};
+use crate::cluster::rejoin::{self, Life, RejoinPaths};
 use crate::membership::absent::joined_key;
 use crate::node::control::Control;
 use crate::node::shared::Peer;
@@ -256,7 +256,7 @@ impl Part {
         let mut now = control.now();
         let deadline = now.after(*patience);
         let mut load = LoadWatch::new(*patience);
-        let mut gate = Gate::new(config.lease.unwrap_or_default());
+        let mut gate = RejoinPaths::new(config.lease.unwrap_or_default());
         loop {
             // A cluster that was cut short admits no node. If no other process is left, the
             // founder's next process must notice by itself.

@@ -22,12 +22,12 @@ use crate::api::config::{Config, LockKind};
 use crate::api::error::ClusterError;
 use crate::cluster::part::{Arrival, Part};
 use crate::memory_nodes::returning;
-use crate::node::agreed::council::Council;
-use crate::node::agreed::looks::Looks;
+use crate::node::agreed::async_authority::AsyncAuthority;
+use crate::node::agreed::catalogue_lookups::CatalogueLookups;
 use crate::node::agreed::names::Names;
 use crate::node::control::Control;
 use crate::node::locks::lock_region_bytes;
-use crate::node::memory::configuration::Takers;
+use crate::node::memory::configuration::SlabAllocations;
 use crate::node::peers::nodes::Nodes;
 use crate::node::shared::{ComputeNode, NodeParts, Peer, Shared};
 
@@ -94,13 +94,13 @@ impl Plan {
         let peers: Vec<Peer> = self.compute_nodes.iter().enumerate().map(place).collect();
         // Fallible steps come first (I174): a place that is taken but not used is lost for a while.
         let locks = hosted.iter().map(|_| lock_table(&config)).collect::<Result<Vec<_>, _>>()?;
-        let has_threads = machines.toll().is_none() && machines.courier().is_none();
+        let has_threads = machines.cpu_charge().is_none() && machines.delivery_model().is_none();
         let names = Names::draw(&config, has_threads, &machines.outside())?;
-        let council = match machines.courier() {
+        let async_authority = match machines.delivery_model() {
             None if !part.is_whole() => {
-                Council::elsewhere(Arc::clone(&authority), &machines.outside())?
+                AsyncAuthority::elsewhere(Arc::clone(&authority), &machines.outside())?
             }
-            courier => Council::here(Arc::clone(&authority), courier),
+            delivery_model => AsyncAuthority::here(Arc::clone(&authority), delivery_model),
         };
         let entry = part.enter(&config, &peers, &self.placement, &control, &*authority)?;
         let fabric = machines.fabric();
@@ -123,9 +123,9 @@ impl Plan {
         let shared = Shared {
             fabric,
             control: control.under(entry.epoch()),
-            council,
+            async_authority,
             placement: self.placement,
-            takers: Takers::default(),
+            slab_allocations: SlabAllocations::default(),
             shards: self.shards,
             router: self.router,
             log: self.log,
@@ -138,7 +138,7 @@ impl Plan {
             stopping: async_channel::bounded(1),
             unended: Mutex::default(),
             drops: async_channel::bounded(1),
-            looks: Looks::default(),
+            catalogue_lookups: CatalogueLookups::default(),
             process: machines.outside().begin_counting(),
             rows_loaded: AtomicU64::new(0),
             #[cfg(feature = "sabotage")]

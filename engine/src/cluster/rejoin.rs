@@ -20,7 +20,7 @@
 //! A process does not begin step 1 while the path between one of its nodes and a beating member is
 //! broken: the two nodes would wait for one another until one is expelled again
 //! ([`lotus_recovery::membership::cuts`]). A member that does not beat is as good as dead, and the
-//! process does not wait for it ([`Gate`]).
+//! process does not wait for it ([`RejoinPaths`]).
 //!
 //! # If it stops anywhere
 //! Up to step 2 nothing has changed for other nodes. After step 3 the node's floor holds the
@@ -64,13 +64,13 @@ pub(crate) struct Life {
 }
 
 /// Watches the paths between the members and the nodes that want to rejoin.
-pub(crate) struct Gate {
+pub(crate) struct RejoinPaths {
     lease: Duration,
     /// Unreached members: the last beat, and the time since when the beat has not moved.
     unreached: BTreeMap<NodeId, (Beat, Nanos)>,
 }
 
-impl Gate {
+impl RejoinPaths {
     pub(crate) fn new(lease: Duration) -> Self {
         Self { lease, unreached: BTreeMap::new() }
     }
@@ -234,7 +234,7 @@ impl<M: Machines> Cluster<M> {
         self.join_coordinators(compute_node);
         let place = [(before.id, before.index)];
         let locks = lock_table(&shared.config)?;
-        let authority = shared.council.reached_by(before.id);
+        let authority = shared.async_authority.reached_by(before.id);
         let Some(life) = attempt(&place, &shared.placement, &shared.control, &authority)? else {
             return Ok(false);
         };
@@ -271,7 +271,7 @@ mod tests {
     fn a_member_that_is_not_reached_holds_nobody_up_once_it_does_not_beat() {
         let lease = Duration::from_secs(1);
         let at = |leases: u32| Nanos(1).after(lease * leases);
-        let (mut gate, member) = (Gate::new(lease), NodeId(4));
+        let (mut gate, member) = (RejoinPaths::new(lease), NodeId(4));
         let first = Beat::first(FIRST_EPOCH);
         assert!(gate.takes_part(member, first, at(0)));
         assert!(gate.takes_part(member, first.next(), at(1)));

@@ -31,7 +31,7 @@ use lotus_router::{GroupId, Placement, Replica};
 use rand::Rng;
 use rand::seq::SliceRandom;
 
-use crate::api::seat::Seat;
+use crate::api::coordinator_id::CoordinatorId;
 use crate::cluster::handle::Cluster;
 use crate::node::agreed::counted::{RowCounts, TableRows};
 use crate::node::coordinator::Coordinator;
@@ -70,7 +70,7 @@ impl<M: Machines> Cluster<M> {
     /// # Panics
     /// If the compute node is not in this process.
     pub fn row_counts(&self, compute_node: usize) -> Submitted<Vec<TableRows>> {
-        self.submit(Seat { compute_node, thread: 0 }, |session| async move {
+        self.submit(CoordinatorId { compute_node, thread: 0 }, |session| async move {
             let coordinator = session.coordinator();
             match row_counts(coordinator).await {
                 Ok(counts) => Ok(counts),
@@ -88,7 +88,7 @@ impl<M: Machines> Cluster<M> {
     /// # Panics
     /// If the compute node is not in this process.
     pub fn recent_row_counts(&self, compute_node: usize, limit: Duration) -> Submitted<RowCounts> {
-        self.submit(Seat { compute_node, thread: 0 }, move |session| async move {
+        self.submit(CoordinatorId { compute_node, thread: 0 }, move |session| async move {
             let coordinator = session.coordinator();
             let node = &coordinator.node;
             if let Some(last) = node.counted.within(limit, node.env.now()) {

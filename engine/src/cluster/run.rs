@@ -7,10 +7,10 @@ use lotus_fabric::machines::Machines;
 use lotus_mvcc::PrimaryKey;
 use lotus_router::Intent;
 
+use crate::api::coordinator_id::CoordinatorId;
 use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
 use crate::api::options::TxnOptions;
-use crate::api::seat::Seat;
 use crate::cluster::handle::Cluster;
 use crate::node::threads::home::INSIDE;
 use crate::node::threads::label::Label;
@@ -78,7 +78,7 @@ impl<M: Machines> Cluster<M> {
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
         let terms = self.terms(TxnKind::Write(isolation), Location::caller());
-        self.run_as(self.any_seat(), terms, body)
+        self.run_as(self.any_coordinator(), terms, body)
     }
 
     /// Like [`Cluster::run`], on the compute node that owns the locks of a row, where locking costs
@@ -99,9 +99,9 @@ impl<M: Machines> Cluster<M> {
         E: From<TxnError> + Send + 'static,
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
-        let seat = self.seat_at(table, &key.into())?;
+        let coordinator_id = self.coordinator_at(table, &key.into())?;
         let terms = self.terms(TxnKind::Write(isolation), Location::caller());
-        Ok(self.run_as(seat, terms, body))
+        Ok(self.run_as(coordinator_id, terms, body))
     }
 
     /// Like [`Cluster::run`], for a read-only transaction: one snapshot, no locks.
@@ -113,7 +113,7 @@ impl<M: Machines> Cluster<M> {
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
         let terms = self.terms(TxnKind::Read, Location::caller());
-        self.run_as(self.any_seat(), terms, body)
+        self.run_as(self.any_coordinator(), terms, body)
     }
 
     /// Like [`Cluster::run`], with a name, a time limit or a place of its own.
@@ -132,15 +132,15 @@ impl<M: Machines> Cluster<M> {
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
         let TxnOptions { isolation, timeout, name, at } = options;
-        let seat = match at {
-            Some((table, key)) => self.seat_at(table, &key)?,
-            None => self.any_seat(),
+        let coordinator_id = match at {
+            Some((table, key)) => self.coordinator_at(table, &key)?,
+            None => self.any_coordinator(),
         };
         let kind = isolation.map_or(TxnKind::Read, TxnKind::Write);
         let mut terms = self.terms(kind, Location::caller());
         terms.limit = timeout.or(terms.limit);
         terms.label = name.map_or(terms.label, Label::Named);
-        Ok(self.run_as(seat, terms, body))
+        Ok(self.run_as(coordinator_id, terms, body))
     }
 
     /// Default terms of a transaction.
@@ -149,25 +149,30 @@ impl<M: Machines> Cluster<M> {
         Terms { kind, limit, label: Label::Site(site) }
     }
 
-    /// Returns a seat on the node that owns the locks of a row.
-    fn seat_at(&self, table: TableId, key: &PrimaryKey) -> Result<Seat, TxnError> {
+    /// Returns a coordinator on the node that owns the locks of a row.
+    fn coordinator_at(&self, table: TableId, key: &PrimaryKey) -> Result<CoordinatorId, TxnError> {
         let def = self.shared.table(table).ok_or(TxnError::UnknownTable(table))?;
         let first = def.key(key).shard();
         let compute_node = self.route(Intent::ReadWrite { first }, self.random());
-        Ok(self.serving(Seat { compute_node, ..self.any_seat() }))
+        Ok(self.serving(CoordinatorId { compute_node, ..self.any_coordinator() }))
     }
 
-    fn run_as<T, E, F>(&self, seat: Seat, terms: Terms, body: F) -> Submitted<Committed<T>, E>
+    fn run_as<T, E, F>(
+        &self,
+        coordinator_id: CoordinatorId,
+        terms: Terms,
+        body: F,
+    ) -> Submitted<Committed<T>, E>
     where
         T: Send + 'static,
         E: From<TxnError> + Send + 'static,
         F: AsyncFn(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
         // Refused, since the caller could not wait for the outcome.
-        if self.name().seat_here().is_some() {
+        if self.name().coordinator_here().is_some() {
             return Submitted::refused(self.name(), TxnError::Misuse(INSIDE));
         }
         let label = terms.label.clone();
-        self.assign(seat, label, move |session| retry(session, terms, body))
+        self.assign(coordinator_id, label, move |session| retry(session, terms, body))
     }
 }

@@ -135,7 +135,7 @@ impl<M: Machines> Cluster<M> {
     /// [`MoveError`]. After `Failed` and `NoAnswer` the shards may have moved; after every other
     /// error they have not.
     pub fn move_shards(&self, shards: &[ShardId], to: usize) -> Result<Moved, MoveError> {
-        if self.name().seat_here().is_some() {
+        if self.name().coordinator_here().is_some() {
             return Err(MoveError::Misuse(INSIDE));
         }
         let moving = self.start_move(shards, to)?;

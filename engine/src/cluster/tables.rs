@@ -74,7 +74,7 @@ impl<M: Machines> Cluster<M> {
         let deadline = shared.control.now().after(patience);
         // A coordinator waiting in this loop would not notice the awaited change, and in a
         // simulation nothing happens meanwhile.
-        let may_wait = shared.has_threads && self.name().seat_here().is_none();
+        let may_wait = shared.has_threads && self.name().coordinator_here().is_none();
         let taking = loop {
             match shared.take_by_control() {
                 Some(taking) => break taking,
@@ -164,7 +164,7 @@ impl Creation<'_> {
             let table = TableDef::new(id, self.spec.clone(), self.bases.clone(), catalogue.naming);
             let table = table.map_err(|error| refused(&self.spec, error))?;
             let before = self.in_doubt.replace(table.clone());
-            match catalogue.enter(table, shared.council.authority()) {
+            match catalogue.enter(table, shared.async_authority.authority()) {
                 Ok(()) => {
                     shared.install(&catalogue)?;
                     return Ok(id);
@@ -278,7 +278,7 @@ mod tests {
     use std::sync::Arc;
 
     use lotus_authority::EmbeddedAuthority;
-    use lotus_authority::testing::{Fate, Question, TestAuthority};
+    use lotus_authority::testing::{Question, QuestionOutcome, TestAuthority};
     use lotus_fabric::env::Env;
     use lotus_fabric::local::LocalFabric;
     use lotus_fabric::machines::Threads;
@@ -412,7 +412,9 @@ mod tests {
         };
         let mut catalogue = shared.learn_tables().expect("it answers");
         catalogue.tables = (0..MAX_TABLES - 1).map(table).map(TableState::Serving).collect();
-        catalogue.enter(table(MAX_TABLES - 1), shared.council.authority()).expect("no rival");
+        catalogue
+            .enter(table(MAX_TABLES - 1), shared.async_authority.authority())
+            .expect("no rival");
         let further = cluster.create_table(TableSpec::new("further").record_bytes(8).capacity(1));
         assert!(matches!(further, Err(ClusterError::TooManyTables)), "{further:?}");
         assert_eq!(cluster.tables().len(), MAX_TABLES);
@@ -431,15 +433,15 @@ mod tests {
         authority.follow(move |question, values| match question {
             Question::Swap { key: "tables", .. } if !was_entered => {
                 was_entered = true;
-                Fate::AnswerLost
+                QuestionOutcome::AnswerLost
             }
             Question::Read { key: "tables" } if was_entered => {
                 // Somebody else has found it, and drops it.
                 let dropped = Catalogue::demote(values, shape, TableId(0), Demotion::Drop);
                 dropped.expect("it answers");
-                Fate::Answered
+                QuestionOutcome::Answered
             }
-            _ => Fate::Answered,
+            _ => QuestionOutcome::Answered,
         });
         let spec = TableSpec::new("first").record_bytes(8).capacity(100);
         let created = cluster.create_table(spec).expect("it was created");
@@ -463,16 +465,20 @@ mod tests {
             // Nothing is answered any more once the entry was sent.
             let mut is_silent = false;
             authority.follow(move |question, _| match question {
-                _ if is_silent => Fate::QuestionLost,
+                _ if is_silent => QuestionOutcome::QuestionLost,
                 Question::Swap { key: "tables", .. } => {
                     is_silent = true;
-                    if is_entered { Fate::AnswerLost } else { Fate::QuestionLost }
+                    if is_entered {
+                        QuestionOutcome::AnswerLost
+                    } else {
+                        QuestionOutcome::QuestionLost
+                    }
                 }
-                _ => Fate::Answered,
+                _ => QuestionOutcome::Answered,
             });
             assert!(matches!(create("first"), Err(ClusterError::MayExist(_))));
             assert!(matches!(create("first"), Err(ClusterError::Authority(_))));
-            authority.turn(Fate::Answered);
+            authority.turn(QuestionOutcome::Answered);
             let second = create("second").expect("there is room");
             match create("first") {
                 Err(ClusterError::TableExists(_)) => assert!(is_entered),

@@ -1,6 +1,6 @@
 //! Life of a coordinator: start, slots and chores.
 
-use crate::api::seat::Seat;
+use crate::api::coordinator_id::CoordinatorId;
 use crate::membership::{floors, members};
 use crate::node::coordinator::Coordinator;
 use crate::node::shared::{ComputeNode, Shared};
@@ -59,8 +59,8 @@ fn run(
     executor: &mut Executor,
 ) -> impl Future<Output = ()> + use<> {
     if shared.has_threads {
-        let seat = Seat { compute_node: node.index, thread };
-        Name::of(Arc::as_ptr(&shared)).settle_here(seat);
+        let coordinator_id = CoordinatorId { compute_node: node.index, thread };
+        Name::of(Arc::as_ptr(&shared)).settle_here(coordinator_id);
     }
     let guard = ExpelOnLoss { node: Arc::clone(&node), jobs: jobs.clone(), armed: true };
     let (started, outcome) = match Coordinator::new(shared, node, thread, executor) {

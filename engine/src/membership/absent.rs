@@ -36,7 +36,7 @@ use lotus_fabric::env::Nanos;
 use lotus_recovery::Beat;
 use lotus_sabotage::{Rule, broken};
 
-use crate::membership::members::Heard;
+use crate::membership::members::BeatReport;
 use crate::node::coordinator::Coordinator;
 use crate::node::peers::members::Suspect;
 
@@ -70,7 +70,7 @@ impl Absent {
     pub(crate) fn judge(
         &mut self,
         coordinator: &Coordinator,
-        heard: &mut Heard,
+        heard: &mut BeatReport,
         lease: Duration,
     ) -> Vec<usize> {
         let Some(asked) = heard.asked else { return Vec::new() };
@@ -130,7 +130,9 @@ impl Absent {
             let held: Vec<(usize, Holder)> = held.collect();
             (held, knows_data || has_all_data(authority))
         };
-        let Ok((held, has_all_data)) = coordinator.shared.council.ask(look).await else { return };
+        let Ok((held, has_all_data)) = coordinator.shared.async_authority.ask(look).await else {
+            return;
+        };
         let now = coordinator.executor.now();
         self.learn(now, &held, has_all_data);
     }

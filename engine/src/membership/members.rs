@@ -49,7 +49,7 @@
 //! # The authority
 //! A round trip to the authority takes time, and the authority may be silent for a while, so step 1
 //! runs concurrently with the others: a node beats, and is believed alive, while its
-//! [council](crate::node::agreed::council) waits.
+//! [question to the authority](crate::node::agreed::async_authority) waits.
 //!
 //! A silent authority in a node's process may have ended. After a lease of silence, or when its
 //! process is known to have ended, every coordinator blocks commits until the authority answers
@@ -175,7 +175,7 @@ async fn keep_without_lease(coordinator: Rc<Coordinator>) {
 }
 
 /// News that beats have brought.
-pub(crate) struct Heard {
+pub(crate) struct BeatReport {
     pub(crate) at: Nanos,
     /// Send time of the latest beat landed since the last turn, if any: no node suspects this node
     /// until a lease later.
@@ -194,7 +194,7 @@ pub(crate) struct Heard {
 /// Runs steps 2 to 9. `released` lists the lives whose locks have been dropped here.
 async fn turn(
     coordinator: &Rc<Coordinator>,
-    Heard { asked, suspects, lives, known_for, silent, .. }: Heard,
+    BeatReport { asked, suspects, lives, known_for, silent, .. }: BeatReport,
     lease: Duration,
     standoff: &mut Standoff,
     released: &mut Vec<Incarnation>,
@@ -385,7 +385,7 @@ pub(crate) async fn is_settled(shared: &Shared) -> bool {
         return true;
     }
     let read = |authority: &dyn Authority| membership::read(authority);
-    let Ok(Ok(now)) = shared.council.ask(read).await else { return false };
+    let Ok(Ok(now)) = shared.async_authority.ask(read).await else { return false };
     let has_failed = |peer: &Peer| shared.hosted(peer.index).map(|node| node.has_failed());
     let is_lost = |peer: &&Peer| has_failed(peer) == Some(true) || !now.is_live(peer.id);
     let lost: Vec<_> = shared.peers.iter().filter(is_lost).collect();
@@ -447,9 +447,12 @@ async fn is_admitted(coordinator: &Coordinator, now: &Membership) -> bool {
 /// Whether no local work begun before a newcomer's return could still give the newcomer a shard or
 /// remove its floor.
 fn leaves_newcomers_alone(coordinator: &Coordinator, now: &Membership) -> bool {
-    let gives = coordinator.gives.get().is_some_and(|to| !coordinator.node.members.may_receive(to));
-    let tends = coordinator.tends.get() && !newcomers(now).is_empty();
-    !gives && !tends
+    let hands_over = coordinator
+        .handover_target
+        .get()
+        .is_some_and(|to| !coordinator.node.members.may_receive(to));
+    let adopts = coordinator.adoption_running.get() && !newcomers(now).is_empty();
+    !hands_over && !adopts
 }
 
 /// Whether this node depends on a memory node reachable from another compute node. Members never
@@ -480,7 +483,7 @@ fn is_alone(
 /// Runs [`Coordinator::carry_over`] and [`adopt`] concurrently with the turns: both may wait for
 /// memory nodes, and declaring an unresponsive memory node lost takes turns.
 fn tend(coordinator: &Rc<Coordinator>, now: &Membership) {
-    if coordinator.tends.replace(true) {
+    if coordinator.adoption_running.replace(true) {
         return;
     }
     let (of, now) = (Rc::clone(coordinator), now.clone());
@@ -492,7 +495,7 @@ fn tend(coordinator: &Rc<Coordinator>, now: &Membership) {
         if tended == Err(Fenced) {
             of.node.expel();
         }
-        of.tends.set(false);
+        of.adoption_running.set(false);
     });
 }
 

@@ -66,13 +66,13 @@ pub(crate) fn keep(coordinator: &Rc<Coordinator>, now: &Membership) {
         true => oracle.runs_low(),
         false => may_take_over(coordinator, now),
     };
-    if !serves || !is_due() || coordinator.ascends.replace(true) {
+    if !serves || !is_due() || coordinator.takeover_running.replace(true) {
         return;
     }
     let (of, now) = (Rc::clone(coordinator), now.clone());
     coordinator.executor.spawn(async move {
         ascend(&of, &now).await;
-        of.ascends.set(false);
+        of.takeover_running.set(false);
     });
 }
 
@@ -111,14 +111,14 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
 
 /// Bound to be stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Reign {
+struct BoundUpdate {
     /// Currently stored bound.
     before: Timestamp,
     bound: Timestamp,
     value: Vec<u8>,
 }
 
-impl Reign {
+impl BoundUpdate {
     /// Computes a bound beyond `issued` and the stored bound; `None` if a node later than `reign`
     /// reigns.
     fn after(stored: Option<&[u8]>, reign: u64, issued: u64) -> Option<Self> {
@@ -141,7 +141,8 @@ async fn store_bound(
         let stored = coordinator.consult(|authority| authority.read(KEY)).await?;
         let version = stored.as_ref().map_or(Version::ABSENT, |stored| stored.version);
         let value = stored.as_ref().map(|stored| &*stored.value);
-        let Some(Reign { before, bound, value }) = Reign::after(value, reign, issued) else {
+        let Some(BoundUpdate { before, bound, value }) = BoundUpdate::after(value, reign, issued)
+        else {
             return Ok(None);
         };
         let swap =
@@ -173,7 +174,7 @@ mod tests {
 
     /// Replaces the stored bound; returns the previous bound and the new one.
     fn store(stored: &mut Option<Vec<u8>>, reign: u64, issued: u64) -> Option<(u64, u64)> {
-        let next = Reign::after(stored.as_deref(), reign, issued)?;
+        let next = BoundUpdate::after(stored.as_deref(), reign, issued)?;
         *stored = Some(next.value);
         Some((next.before.raw(), next.bound.raw()))
     }

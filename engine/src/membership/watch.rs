@@ -21,7 +21,7 @@ use lotus_recovery::{Answers, Beat, Detector, Lease};
 use lotus_sabotage::{Rule, broken};
 
 use crate::api::error::TxnError;
-use crate::membership::members::{Heard, beat_word};
+use crate::membership::members::{BeatReport, beat_word};
 use crate::node::coordinator::Coordinator;
 use crate::node::peers::members::Suspect;
 
@@ -77,7 +77,7 @@ impl Watch {
     }
 
     /// Beats, and returns the news since the last turn; `None` without news.
-    pub(crate) fn listen(&mut self, coordinator: &Rc<Coordinator>) -> Option<Heard> {
+    pub(crate) fn listen(&mut self, coordinator: &Rc<Coordinator>) -> Option<BeatReport> {
         let now = coordinator.executor.now();
         if let Some(gap) = coordinator.node.members.note_turn(now)
             && gap >= self.late
@@ -113,7 +113,12 @@ impl Watch {
     }
 
     /// Collects the results of the last batches.
-    fn hear(&mut self, coordinator: &Coordinator, now: Nanos, places: &[usize]) -> Option<Heard> {
+    fn hear(
+        &mut self,
+        coordinator: &Coordinator,
+        now: Nanos,
+        places: &[usize],
+    ) -> Option<BeatReport> {
         let mut inbox = self.inbox.borrow_mut();
         let mut latest = None;
         for (place, answered) in inbox.answered.iter_mut().enumerate() {
@@ -148,7 +153,7 @@ impl Watch {
         let is_unseen = |index: &usize| inbox.beats[*index] == Beat::NONE;
         let unseen = (0..peers.len()).filter(is_unseen).collect();
         let known_for = self.lives.hear(now, &inbox.beats);
-        Some(Heard { at: now, asked: latest, suspects, unseen, lives, known_for, silent })
+        Some(BeatReport { at: now, asked: latest, suspects, unseen, lives, known_for, silent })
     }
 }
 

@@ -63,7 +63,7 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::memory_nodes::fence::{Stop, fence_at};
 use crate::node::coordinator::Coordinator;
-use crate::node::memory::configuration::{FLOORS_GROUP, NO_FLOOR, Takers, floor_word};
+use crate::node::memory::configuration::{FLOORS_GROUP, NO_FLOOR, SlabAllocations, floor_word};
 use crate::node::shared::{ComputeNode, Shared};
 use crate::node::verbs::{Fenced, Halted};
 use crate::shards::ownership::Transfer;
@@ -89,7 +89,8 @@ impl Coordinator {
 
     /// Whether no work besides commits is under way that uses the previous placement.
     pub(crate) fn has_finished(&self) -> bool {
-        self.configuration.has_finished(&self.shared.takers) && self.locks.have_left_the_lost()
+        self.configuration.has_finished(&self.shared.slab_allocations)
+            && self.locks.have_left_the_lost()
     }
 
     /// Carries over the words that were certain only on the former primary; see the module's
@@ -240,28 +241,29 @@ fn behind(copies: &[&[Owner]], known: impl Fn(ShardId) -> Owner) -> Vec<Vec<Late
 
 /// Guard of a control thread that takes slabs. While it is held, no memory node is removed or
 /// joins, and no table's memory is given back. Held for a moment at a time.
-pub(crate) struct ControlTaking<'a> {
-    takers: &'a Takers,
+pub(crate) struct ControlAllocation<'a> {
+    slab_allocations: &'a SlabAllocations,
     pub(crate) placement: Placement,
     /// Lives of memory nodes after the first life.
     pub(crate) lives: Vec<(NodeId, Life)>,
 }
 
-impl Drop for ControlTaking<'_> {
+impl Drop for ControlAllocation<'_> {
     fn drop(&mut self) {
-        self.takers.end();
+        self.slab_allocations.end();
     }
 }
 
 impl Shared {
     /// Lets a control thread take slabs; `None` while a memory node is being removed or filled,
     /// because control threads fill tables without locks.
-    pub(crate) fn take_by_control(&self) -> Option<ControlTaking<'_>> {
+    pub(crate) fn take_by_control(&self) -> Option<ControlAllocation<'_>> {
         // Counted before the check: a coordinator stopping after the check finds this thread
         // counted.
-        self.takers.begin();
+        self.slab_allocations.begin();
         let (placement, lives) = (self.placement.clone(), Vec::new());
-        let mut taking = ControlTaking { takers: &self.takers, placement, lives };
+        let mut taking =
+            ControlAllocation { slab_allocations: &self.slab_allocations, placement, lives };
         (taking.placement, taking.lives) = self.surviving_lives();
         let open = self.serving().all(|node| {
             let filling = node.configuration.placement().is_joined();
@@ -287,7 +289,7 @@ impl Shared {
     /// # Errors
     /// The authority does not answer.
     pub(crate) fn learn_losses(&self) -> Result<(), MembershipError> {
-        let now = membership::read(self.council.authority())?;
+        let now = membership::read(self.async_authority.authority())?;
         for node in &self.nodes {
             self.learn_membership(&node, &now);
         }
@@ -303,7 +305,7 @@ impl Shared {
     /// As [`Self::surviving`], with the lives of memory nodes after the first life.
     fn surviving_lives(&self) -> (Placement, Vec<(NodeId, Life)>) {
         let lives = |returns: &[Return]| returns.iter().map(|one| (one.node, one.life)).collect();
-        match membership::read(self.council.authority()) {
+        match membership::read(self.async_authority.authority()) {
             Ok(now) => (now.kept(&self.placement), lives(now.returns())),
             Err(_) => {
                 let known = &self.nodes.first().configuration;

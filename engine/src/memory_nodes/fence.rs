@@ -60,7 +60,7 @@ pub(crate) async fn until_done(
 ) -> Result<(), Stop> {
     loop {
         let shared = Arc::clone(&coordinator.shared);
-        if coordinator.shared.council.apart(move || work(&shared)).await == Ok(true) {
+        if coordinator.shared.async_authority.apart(move || work(&shared)).await == Ok(true) {
             return Ok(());
         }
         if coordinator.node.has_failed() {

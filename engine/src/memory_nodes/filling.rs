@@ -43,7 +43,7 @@ use std::sync::Arc;
 use lotus_fabric::ids::{Key, NodeId, ShardId};
 use lotus_fabric::lane::Batch;
 use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
-use lotus_locktable::LockName;
+use lotus_locktable::LockKey;
 use lotus_mvcc::TableDef;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
@@ -58,7 +58,7 @@ use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
 use crate::node::coordinator::Coordinator;
 use crate::node::verbs::Halted;
-use crate::txn::piece::{Piece, Stretch, copy_on};
+use crate::txn::piece::{GroupWords, Piece, copy_on};
 use crate::txn::session::Session;
 
 /// Limit of the chains in a piece, and of the shards that are filled at once.
@@ -355,9 +355,9 @@ impl Session {
         let before = coordinator.read_chains(&table, &homes).await?;
         let rows = rows_of(&table, &before).ok_or(TxnError::Timeout)?;
         let buckets = chains.iter().map(|(shard, chain)| shape.bucket_name(*shard, *chain));
-        let buckets = buckets.map(|key| LockName::bucket(table.id(), key));
-        let names = buckets.chain(rows.iter().map(|key| LockName::row(table.id(), *key)));
-        let names: Vec<LockName> = names.collect();
+        let buckets = buckets.map(|key| LockKey::bucket(table.id(), key));
+        let names = buckets.chain(rows.iter().map(|key| LockKey::row(table.id(), *key)));
+        let names: Vec<LockKey> = names.collect();
         let mut txn = self.begin(Isolation::Serializable).await?;
         if !broken(Rule::CopiesAreLocked) {
             txn.lock_to_read(&names).await?;
@@ -383,7 +383,7 @@ impl Session {
 const PAUSE_AFTER_CONFLICT: u32 = 6;
 
 /// Names of the rows in these buckets; `None` if a CVT is torn, because its write is under way.
-fn rows_of(table: &TableDef, buckets: &[Stretch]) -> Option<BTreeSet<Key>> {
+fn rows_of(table: &TableDef, buckets: &[GroupWords]) -> Option<BTreeSet<Key>> {
     let mut rows = BTreeSet::new();
     for bucket in buckets {
         for cvt in Bucket::new(&bucket.words, table.cvt()).cvts() {
@@ -399,7 +399,7 @@ fn rows_of(table: &TableDef, buckets: &[Stretch]) -> Option<BTreeSet<Key>> {
 
 /// Slots with the records of the bucket's versions, outside of the bucket. An error if a version is
 /// in doubt.
-fn records_of(table: &TableDef, bucket: &Stretch) -> Result<Vec<(GroupId, u64)>, TxnError> {
+fn records_of(table: &TableDef, bucket: &GroupWords) -> Result<Vec<(GroupId, u64)>, TxnError> {
     let mut places = Vec::new();
     let own = bucket.offset..bucket.offset + (bucket.words.len() * WORD_BYTES) as u64;
     let cvts = Bucket::new(&bucket.words, table.cvt()).cvts();
@@ -427,7 +427,7 @@ impl Coordinator {
         &self,
         table: &TableDef,
         homes: &[(GroupId, u64)],
-    ) -> Result<Vec<Stretch>, TxnError> {
+    ) -> Result<Vec<GroupWords>, TxnError> {
         let bytes = table.bucket_words() * WORD_BYTES;
         let mut buckets = self.read_all(homes, bytes).await?;
         let mut looked = 0;
@@ -448,8 +448,8 @@ impl Coordinator {
     async fn read_records(
         &self,
         table: &TableDef,
-        buckets: &[Stretch],
-    ) -> Result<Vec<Stretch>, TxnError> {
+        buckets: &[GroupWords],
+    ) -> Result<Vec<GroupWords>, TxnError> {
         let places = buckets.iter().map(|bucket| records_of(table, bucket));
         let places = places.collect::<Result<Vec<_>, _>>()?.concat();
         self.read_all(&places, table.slot_bytes() as usize).await
@@ -460,7 +460,7 @@ impl Coordinator {
         &self,
         places: &[(GroupId, u64)],
         bytes: usize,
-    ) -> Result<Vec<Stretch>, TxnError> {
+    ) -> Result<Vec<GroupWords>, TxnError> {
         let mut all = Vec::new();
         for some in places.chunks(AT_ONCE) {
             let read = |batch: &mut Batch| -> Vec<Buffer> {
@@ -468,7 +468,7 @@ impl Coordinator {
                 some.iter().map(|place| batch.read_stable(at(place), bytes)).collect()
             };
             let (done, buffers) = self.insist_here(read).await.map_err(halted)?;
-            all.extend(some.iter().zip(buffers).map(|((group, offset), buffer)| Stretch {
+            all.extend(some.iter().zip(buffers).map(|((group, offset), buffer)| GroupWords {
                 group: *group,
                 offset: *offset,
                 words: done.words(buffer).to_vec(),

@@ -132,7 +132,7 @@ impl Coordinator {
             let out: Vec<_> = now.refused().collect();
             let shared = Arc::clone(&self.shared);
             let work = move || shared.make_ready(node, &out);
-            self.shared.council.apart(work).await.ok().filter(|ready| *ready)?;
+            self.shared.async_authority.apart(work).await.ok().filter(|ready| *ready)?;
             self.lane.reconnect(node).await.ok()?;
             let life = Life::new(now.epoch(), self.rng.borrow_mut().random());
             self.begin_life(node, life).await?;

@@ -46,7 +46,7 @@ impl Control {
             node,
             epoch,
             next_lane: Arc::default(),
-            in_time: machines.courier().is_none(),
+            in_time: machines.delivery_model().is_none(),
             process: process::id(),
         }
     }

@@ -28,13 +28,13 @@ use crate::api::error::TxnError;
 use crate::node::agreed::node_numbers::NodeNumbers;
 use crate::node::caches::inner_nodes::InnerNodes;
 use crate::node::locks::Locks;
-use crate::node::memory::asks::Asks;
 use crate::node::memory::configuration::Configuration;
+use crate::node::memory::slot_requests::SlotRequests;
 use crate::node::memory::tombstones::Tombstones;
 use crate::node::memory::trims::Trims;
 use crate::node::shared::{ComputeNode, NodeTable, Shared};
 use crate::node::threads::attempts::Attempts;
-use crate::node::threads::pulse::Pulsing;
+use crate::node::threads::poll_tracker::PollTracker;
 use crate::node::time::grace::Grace;
 use crate::node::time::horizon::MAX_INTERVALS;
 use crate::node::time::timestamps::Timestamps;
@@ -65,7 +65,7 @@ pub(crate) struct Coordinator {
     /// Free slots of this coordinator; the node's are in [`ComputeNode::slots`].
     pub(crate) slabs: RefCell<SlabAllocator>,
     /// Requests for other nodes' free slots.
-    pub(crate) asks: Asks,
+    pub(crate) slot_requests: SlotRequests,
     /// Slots of displaced versions that snapshots may still need.
     pub(crate) retired: RefCell<Retired>,
     /// Snapshots read by the slots' transactions, followed by the snapshots held by the slots'
@@ -99,15 +99,15 @@ pub(crate) struct Coordinator {
     /// Whether a recovery task is running.
     pub(crate) recovers: Cell<bool>,
     /// Whether a task is running that lets this node serve timestamps.
-    pub(crate) ascends: Cell<bool>,
+    pub(crate) takeover_running: Cell<bool>,
     /// Receiver of the shards being given away.
-    pub(crate) gives: Cell<Option<NodeId>>,
+    pub(crate) handover_target: Cell<Option<NodeId>>,
     /// Whether a task is running that carries over words and adopts shards.
-    pub(crate) tends: Cell<bool>,
+    pub(crate) adoption_running: Cell<bool>,
     /// Whether a task is running that clears a dropped table.
     pub(crate) clears: Cell<bool>,
     /// Mark of the job whose code the thread is running.
-    pub(crate) pulsing: Pulsing,
+    pub(crate) poll_tracker: PollTracker,
     /// Whether the jobs in the slots are to be dropped.
     pub(crate) cancelled: Cell<bool>,
     /// Tasks of the slots.
@@ -154,7 +154,7 @@ impl Coordinator {
             snapshots: RefCell::new(Snapshots::new(2 * shared.config.coroutines + 1)),
             tombstones: Tombstones::default(),
             trims: Trims::default(),
-            asks: Asks::default(),
+            slot_requests: SlotRequests::default(),
             begun: Cell::new(0),
             rng: RefCell::new(node.env.rng(stream)),
             at_work: Cell::new(0),
@@ -166,11 +166,11 @@ impl Coordinator {
             waits_for: Cell::new(FIRST_EPOCH),
             refused: Cell::new(FIRST_EPOCH),
             recovers: Cell::new(false),
-            ascends: Cell::new(false),
-            gives: Cell::new(None),
-            tends: Cell::new(false),
+            takeover_running: Cell::new(false),
+            handover_target: Cell::new(None),
+            adoption_running: Cell::new(false),
             clears: Cell::new(false),
-            pulsing: Pulsing::new(&node.pulses[thread]),
+            poll_tracker: PollTracker::new(&node.current_polls[thread]),
             cancelled: Cell::new(false),
             slot_tasks: RefCell::default(),
             reads_all: Cell::new(false),
@@ -218,8 +218,8 @@ impl Coordinator {
     pub(crate) fn cancel(&self) -> Vec<String> {
         self.cancelled.set(true);
         self.slot_tasks.borrow().iter().for_each(|task| self.executor.wake(*task));
-        let jobs =
-            (0..self.shared.config.coroutines).filter_map(|slot| self.pulsing.pulse.label_of(slot));
+        let jobs = (0..self.shared.config.coroutines)
+            .filter_map(|slot| self.poll_tracker.current_poll.label_of(slot));
         jobs.collect()
     }
 

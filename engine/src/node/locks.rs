@@ -29,7 +29,7 @@ use lotus_fabric::rpc::{Rpc, Service};
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_locks::systems::Visitor;
 use lotus_locks::{Client, Identity, Limits, LockSystem, MemoryLocks, Mode, ObjectOf, Wait};
-use lotus_locktable::{HeldLocks, LockError, LockName, LockRequest, LockService, LotusLocks};
+use lotus_locktable::{HeldLocks, LockError, LockKey, LockRequest, LockService, LotusLocks};
 
 use lotus_recovery::membership::returns::Life;
 
@@ -78,14 +78,14 @@ pub(crate) struct LocksOnMemory {
     pub(crate) system: Box<dyn OnMemory>,
     homes: Homes,
     /// Memory nodes that are lost, or were lost before their lives in use began.
-    left: RefCell<BTreeMap<NodeId, Left>>,
+    left: RefCell<BTreeMap<NodeId, LostMemoryState>>,
 }
 
 /// Memory node of each group's locks.
 type Homes = Rc<RefCell<Vec<NodeId>>>;
 
 /// A coordinator's dealings with a memory node lost at least once.
-enum Left {
+enum LostMemoryState {
     /// The locks on the memory node are abandoned; the flag says that no use of them is under way.
     Abandoned(Rc<Cell<bool>>),
     /// The locks of this life are in use.
@@ -96,9 +96,9 @@ impl LocksOnMemory {
     fn follow(&self, configuration: &Configuration, executor: &Handle) {
         let (left, lost) = (&mut *self.left.borrow_mut(), configuration.lost());
         for memory in &*lost {
-            if !matches!(left.get(memory), Some(Left::Abandoned(_))) {
+            if !matches!(left.get(memory), Some(LostMemoryState::Abandoned(_))) {
                 let is_over = Rc::new(Cell::new(false));
-                left.insert(*memory, Left::Abandoned(Rc::clone(&is_over)));
+                left.insert(*memory, LostMemoryState::Abandoned(Rc::clone(&is_over)));
                 let abandoning = self.system.abandon(*memory);
                 executor.spawn(async move {
                     abandoning.await;
@@ -109,19 +109,20 @@ impl LocksOnMemory {
         for (memory, life) in configuration.lives().iter().filter(|(node, _)| !lost.contains(node))
         {
             let is_due = match left.get(memory) {
-                Some(Left::Abandoned(is_over)) => is_over.get(),
-                Some(Left::Resumed(known)) => known != life,
+                Some(LostMemoryState::Abandoned(is_over)) => is_over.get(),
+                Some(LostMemoryState::Resumed(known)) => known != life,
                 None => true,
             };
             if is_due {
-                left.insert(*memory, Left::Resumed(*life));
+                left.insert(*memory, LostMemoryState::Resumed(*life));
                 self.system.resume(*memory, life.epoch());
             }
         }
         let placement = configuration.placement();
         let homes = placement.groups().map(|(_, replicas)| replicas.primary().node);
         let homes: Vec<NodeId> = homes.collect();
-        let is_used = |home: &NodeId| !matches!(left.get(home), Some(Left::Abandoned(_)));
+        let is_used =
+            |home: &NodeId| !matches!(left.get(home), Some(LostMemoryState::Abandoned(_)));
         debug_assert!(
             !configuration.is_open() || homes.iter().all(is_used),
             "I309: transactions run by locks on memory nodes in use"
@@ -130,7 +131,10 @@ impl LocksOnMemory {
     }
 
     fn have_left_the_lost(&self) -> bool {
-        let is_over = |left: &Left| !matches!(left, Left::Abandoned(is_over) if !is_over.get());
+        let is_over = |left: &LostMemoryState| match left {
+            LostMemoryState::Abandoned(is_over) => is_over.get(),
+            LostMemoryState::Resumed(_) => true,
+        };
         self.left.borrow().values().all(is_over)
     }
 }
@@ -235,8 +239,8 @@ impl Locks {
             }
             Some(choice) => {
                 let homes = Homes::default();
-                let beginning = Beginning { shared, node, rpc, homes: Rc::clone(&homes) };
-                let system = choice.visit(beginning);
+                let opener = LockOpener { shared, node, rpc, homes: Rc::clone(&homes) };
+                let system = choice.visit(opener);
                 Self::OnMemory(LocksOnMemory { system, homes, left: RefCell::default() })
             }
         }
@@ -294,14 +298,14 @@ impl Locks {
 }
 
 /// A coordinator that begins to use locks on memory nodes.
-struct Beginning<'a> {
+struct LockOpener<'a> {
     shared: &'a Arc<Shared>,
     node: &'a Arc<ComputeNode>,
     rpc: &'a Rpc,
     homes: Homes,
 }
 
-impl Visitor for Beginning<'_> {
+impl Visitor for LockOpener<'_> {
     type Output = Box<dyn OnMemory>;
 
     fn visit<S: LockSystem>(
@@ -327,7 +331,7 @@ impl Visitor for Beginning<'_> {
 /// Finds the objects of locks, `objects` objects of `bytes` bytes on each home.
 fn objects_of(shared: &Arc<Shared>, homes: Homes, objects: u64, bytes: u64) -> ObjectOf {
     let shared = Arc::clone(shared);
-    Rc::new(move |name: &LockName, hash| {
+    Rc::new(move |name: &LockKey, hash| {
         let group = shared.placement.group_of(name.shard());
         let node = homes.borrow()[usize::from(group.0)];
         RemoteAddr::new(node, LOCK_REGION, hash % objects * bytes)
@@ -358,7 +362,7 @@ impl LockService for Locks {
     }
 
     #[inline]
-    fn prefetch(&self, name: &LockName) {
+    fn prefetch(&self, name: &LockKey) {
         match self {
             Self::Lotus(locks) => locks.prefetch(name),
             // Objects on memory nodes are not in this node's memory.

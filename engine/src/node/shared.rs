@@ -9,7 +9,7 @@ use async_channel::{Receiver, Sender};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, ShardId};
 use lotus_fabric::transport::Fabric;
-use lotus_locktable::{LockHost, LockName, LockSpace, LockTable, WaitOutcome};
+use lotus_locktable::{LockHost, LockKey, LockSpace, LockTable, WaitOutcome};
 use lotus_mvcc::TableDef;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::layout::region::RegionLayout;
@@ -22,17 +22,17 @@ use lotus_router::{Owner, Placement, Router, ShardEpoch, ShardMap};
 use lotus_sabotage::{Rule, broken};
 
 use crate::api::config::Config;
+use crate::api::coordinator_id::HeldUp;
 use crate::api::error::TxnError;
 use crate::api::moves::MoveCounters;
-use crate::api::seat::HeldUp;
-use crate::node::agreed::council::Council;
+use crate::node::agreed::async_authority::AsyncAuthority;
+use crate::node::agreed::catalogue_lookups::CatalogueLookups;
 use crate::node::agreed::counted::LastCount;
-use crate::node::agreed::looks::Looks;
 use crate::node::agreed::names::Names;
 use crate::node::agreed::tables::KnownTables;
 use crate::node::caches::version_tables::VersionTables;
 use crate::node::control::Control;
-use crate::node::memory::configuration::{NodeConfiguration, Takers};
+use crate::node::memory::configuration::{NodeConfiguration, SlabAllocations};
 use crate::node::memory::filled::Filled;
 use crate::node::memory::silent::Silent;
 use crate::node::memory::slots::NodeSlots;
@@ -41,7 +41,7 @@ use crate::node::peers::members::NodeMembers;
 use crate::node::peers::moves::Order;
 use crate::node::peers::nodes::Nodes;
 use crate::node::peers::suspects::Suspects;
-use crate::node::threads::pulse::Pulse;
+use crate::node::threads::poll_tracker::CurrentPoll;
 use crate::node::time::horizon::NodeHorizon;
 use crate::node::time::oracle::Oracle;
 
@@ -57,9 +57,9 @@ pub(crate) struct Shared {
     /// ([`crate::memory_nodes::changes`]).
     pub(crate) placement: Placement,
     /// Control threads taking slabs.
-    pub(crate) takers: Takers,
+    pub(crate) slab_allocations: SlabAllocations,
     /// Access to the authority, which stores the membership and the tables.
-    pub(crate) council: Council,
+    pub(crate) async_authority: AsyncAuthority,
     /// The routing layer's copy of the shard map, kept up to date by all nodes of this process.
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) router: Router,
@@ -81,7 +81,7 @@ pub(crate) struct Shared {
     /// Closed when this process drops a table for the first time.
     pub(crate) drops: (Sender<()>, Receiver<()>),
     /// Looks into the catalogue for tables of other processes.
-    pub(crate) looks: Looks,
+    pub(crate) catalogue_lookups: CatalogueLookups,
     /// Number that distinguishes this process from earlier and concurrent processes.
     pub(crate) process: u64,
     /// Number of rows loaded by this process.
@@ -149,7 +149,7 @@ pub(crate) struct ComputeNode {
     /// Row counts of the last count.
     pub(crate) counted: LastCount,
     /// Activity of each coordinator's thread.
-    pub(crate) pulses: Box<[Arc<Pulse>]>,
+    pub(crate) current_polls: Box<[Arc<CurrentPoll>]>,
     /// Latest beat, as a word.
     beat: AtomicU64,
     /// Closed to end the coordinators at once.
@@ -224,7 +224,7 @@ impl Shared {
     /// process or the authority.
     pub(crate) fn has_lost_a_node(&self) -> bool {
         let here = self.nodes.iter().any(|node| node.has_failed());
-        let members = || membership::read(self.council.authority());
+        let members = || membership::read(self.async_authority.authority());
         // A returned node counts too: its earlier life has left traces.
         let lost = |now: Membership| {
             now.expelled().next().is_some()
@@ -275,7 +275,7 @@ impl ComputeNode {
             counted: LastCount::default(),
             suspects: Suspects::none_of(members.members().iter().map(|member| member.node)),
             standing: AtomicU8::new(standing),
-            pulses: (0..threads).map(|_| Pulse::new(parts.coroutines)).collect(),
+            current_polls: (0..threads).map(|_| CurrentPoll::new(parts.coroutines)).collect(),
             beat: AtomicU64::new(Beat::first(parts.epoch).word()),
             killed: async_channel::bounded(1),
         }
@@ -360,7 +360,7 @@ impl LockHost for ComputeNode {
         self.epoch
     }
 
-    fn write_granted(&self, name: &LockName) {
+    fn write_granted(&self, name: &LockKey) {
         if name.space == LockSpace::Row && !broken(Rule::RemoteWritersAreNoticed) {
             self.versions.forget(name.table, name.key);
         }

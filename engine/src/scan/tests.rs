@@ -6,10 +6,10 @@ use lotus_fabric::env::Env;
 use lotus_mvcc::TableSpec;
 
 use super::*;
-use crate::api::seat::Seat;
+use crate::api::coordinator_id::CoordinatorId;
 
 const SPEC: TableSpec = TableSpec::new("rows").record_bytes(1_000).capacity(1_000);
-const FIRST: Seat = Seat { compute_node: 0, thread: 0 };
+const FIRST: CoordinatorId = CoordinatorId { compute_node: 0, thread: 0 };
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts a cluster with more rows than a few pages hold, so that a scan has to wait.

@@ -34,8 +34,8 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId, TxnId};
-use lotus_fabric::rpc::{Patience, PendingCall, Service};
-use lotus_locktable::{Holder, LockName, WaitOutcome};
+use lotus_fabric::rpc::{PendingCall, RetryPolicy, Service};
+use lotus_locktable::{Holder, LockKey, WaitOutcome};
 use lotus_points::point;
 use lotus_router::Owner;
 use lotus_sabotage::{Rule, broken};
@@ -190,17 +190,20 @@ impl Coordinator {
             return Err(MoveError::Unreachable);
         }
         point!(me, Drained, with to.0);
-        debug_assert!(self.gives.get().is_none(), "I147: a node gives to one receiver at a time");
-        self.gives.set(Some(to));
+        debug_assert!(
+            self.handover_target.get().is_none(),
+            "I147: a node gives to one receiver at a time"
+        );
+        self.handover_target.set(Some(to));
         let given = self.give(&transfers).await;
-        self.gives.set(None);
+        self.handover_target.set(None);
         let given = given?;
         point!(me, Given, with to.0);
         if let Some(lost) = given.iter().position(|given| !given) {
             return Err(MoveError::NotOwner(shards[lost]));
         }
         // Without an answer, the receiver learns from the words in the memory pool.
-        let briefly = Patience::constant(ASK_AGAIN, 10);
+        let briefly = RetryPolicy::constant(ASK_AGAIN, 10);
         let _ = self.tell(to, &transfers, briefly).await;
         point!(me, ReceiverTold, with to.0);
         Ok(Moved { interruption: since_then(since, self.executor.now()), stragglers })
@@ -226,7 +229,7 @@ impl Coordinator {
     /// waiting requests go to the receiver (I254).
     fn end_waits(&self, shards: &[ShardId]) {
         if !broken(Rule::HandOversAnswerTheParked) {
-            let moves = |_, name: &LockName| shards.contains(&name.shard());
+            let moves = |_, name: &LockKey| shards.contains(&name.shard());
             self.node.locks.dismiss(WaitOutcome::Moved, moves);
         }
     }
@@ -266,7 +269,7 @@ impl Coordinator {
         let ask = |(at, txns): (Endpoint, Vec<TxnId>)| -> (Vec<TxnId>, PendingCall) {
             let names = txns.iter().map(|txn| txn.raw());
             let words: Vec<u64> = [YIELD].into_iter().chain(names).collect();
-            let once = Patience::constant(ASK_AGAIN, 1);
+            let once = RetryPolicy::constant(ASK_AGAIN, 1);
             (txns, self.rpc.call(at, SERVICE, &encode(&words), once))
         };
         let calls: Vec<_> = calls.into_iter().map(ask).collect();
@@ -311,14 +314,19 @@ impl Coordinator {
 
     /// Patience for messages awaited by this coordinator only: the receiver may be in a process
     /// waiting for a core.
-    pub(crate) fn patience(&self) -> Patience {
+    pub(crate) fn patience(&self) -> RetryPolicy {
         let tries = self.shared.config.lock_timeout.as_nanos() / ASK_AGAIN.as_nanos();
-        Patience::constant(ASK_AGAIN, (tries as u32).max(10))
+        RetryPolicy::constant(ASK_AGAIN, (tries as u32).max(10))
     }
 
     /// Tells a node of the shards given to it; without transfers, only asks whether the node is
     /// there.
-    async fn tell(&self, to: NodeId, transfers: &[Transfer], patience: Patience) -> Result<(), ()> {
+    async fn tell(
+        &self,
+        to: NodeId,
+        transfers: &[Transfer],
+        patience: RetryPolicy,
+    ) -> Result<(), ()> {
         debug_assert!(
             transfers.iter().all(|one| one.to.node == to),
             "I76: a receiver is told of its own shards"
@@ -326,7 +334,7 @@ impl Coordinator {
         let pair = |one: &Transfer| [u64::from(one.shard.raw()), one.to.to_word()];
         let words: Vec<u64> = [TAKE].into_iter().chain(transfers.iter().flat_map(pair)).collect();
         let at = Endpoint { node: to, lane: LaneId(0) };
-        let once = Patience { tries: 1, ..patience };
+        let once = RetryPolicy { tries: 1, ..patience };
         for _ in 0..patience.tries {
             if !self.node.members.may_receive(to) {
                 break;

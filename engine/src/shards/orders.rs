@@ -65,18 +65,18 @@ enum OrderAnswer {
 
 /// Last order of each asker, remembered at the owner.
 #[derive(Default)]
-struct Desk {
-    last: BTreeMap<NodeId, Asked>,
+struct ReceivedOrders {
+    last: BTreeMap<NodeId, ReceivedOrder>,
 }
 
-struct Asked {
+struct ReceivedOrder {
     number: u64,
     outcome: Receiver<Result<Moved, MoveError>>,
     /// Outcome received from the channel.
     known: Option<Result<Moved, MoveError>>,
 }
 
-impl Desk {
+impl ReceivedOrders {
     /// Returns the answer to an order, and the order itself if new. Outdated or malformed orders
     /// get no answer.
     fn receive(&mut self, from: NodeId, message: &[u64]) -> (Option<OrderAnswer>, Option<Order>) {
@@ -89,14 +89,14 @@ impl Desk {
         let to = u16::try_from(*to).ok().filter(|_| rest.is_empty());
         let (1..=MOST_AT_ONCE, Some(to)) = (claims.len(), to) else { return (None, None) };
         let (reply, outcome) = async_channel::bounded(1);
-        self.last.insert(from, Asked { number: *number, outcome, known: None });
+        self.last.insert(from, ReceivedOrder { number: *number, outcome, known: None });
         let shards = claims.iter().map(|[shard, _]| ShardId::from_low_bits(*shard)).collect();
         let since = claims.iter().map(|[_, epoch]| ShardEpoch(*epoch as u32)).collect();
         (Some(OrderAnswer::UnderWay), Some(Order { shards, since, to: NodeId(to), reply }))
     }
 }
 
-impl Asked {
+impl ReceivedOrder {
     fn answer(&mut self) -> OrderAnswer {
         if self.known.is_none() {
             self.known = match self.outcome.try_recv() {
@@ -165,10 +165,10 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     if coordinator.thread != 0 {
         return;
     }
-    let (serving, mut desk) = (Rc::downgrade(coordinator), Desk::default());
+    let (serving, mut received) = (Rc::downgrade(coordinator), ReceivedOrders::default());
     let mut receive = move |from: NodeId, message: &[u8]| {
         let coordinator = serving.upgrade().filter(|one| !one.node.has_failed())?;
-        let (answer, order) = desk.receive(from, &decode(message)?);
+        let (answer, order) = received.receive(from, &decode(message)?);
         // The node takes orders as long as it lives.
         order.into_iter().for_each(|order| _ = coordinator.node.orders.0.try_send(order));
         answer
@@ -315,11 +315,11 @@ mod tests {
     fn orders_of_a_later_life_have_higher_numbers_whatever_the_clock_says() {
         let [earlier, later] =
             [7, 8].map(|life| first_number(Incarnation::new(life).expect("it fits")));
-        let mut desk = Desk::default();
+        let mut received = ReceivedOrders::default();
         let order = |number| [number, 2, 3, 9];
-        assert!(desk.receive(ASKER, &order(earlier + (1 << 40))).1.is_some());
-        assert!(desk.receive(ASKER, &order(later + 1)).1.is_some());
-        assert_eq!(desk.receive(ASKER, &order(earlier + (1 << 40) + 1)).0, None, "it is over");
+        assert!(received.receive(ASKER, &order(earlier + (1 << 40))).1.is_some());
+        assert!(received.receive(ASKER, &order(later + 1)).1.is_some());
+        assert_eq!(received.receive(ASKER, &order(earlier + (1 << 40) + 1)).0, None, "it is over");
     }
 
     const ASKER: NodeId = NodeId(7);
@@ -329,43 +329,43 @@ mod tests {
 
     #[test]
     fn an_order_that_comes_twice_is_carried_out_once() {
-        let mut desk = Desk::default();
-        let (answer, order) = desk.receive(ASKER, &ORDER);
+        let mut received = ReceivedOrders::default();
+        let (answer, order) = received.receive(ASKER, &ORDER);
         let order = order.expect("it is new");
         assert_eq!(answer, Some(OrderAnswer::UnderWay));
         assert_eq!((order.to, &order.shards[..]), (NodeId(2), &[ShardId::from_low_bits(3)][..]));
         assert_eq!(order.since, [ShardEpoch(9)]);
-        let again = |desk: &mut Desk| {
-            let (answer, order) = desk.receive(ASKER, &ORDER);
+        let again = |received: &mut ReceivedOrders| {
+            let (answer, order) = received.receive(ASKER, &ORDER);
             assert!(order.is_none(), "once is enough");
             answer
         };
-        assert_eq!(again(&mut desk), Some(OrderAnswer::UnderWay));
+        assert_eq!(again(&mut received), Some(OrderAnswer::UnderWay));
         order.reply.try_send(Err(MoveError::Held)).expect("the desk waits for it");
         for _ in 0..2 {
-            assert_eq!(again(&mut desk), Some(OrderAnswer::Over(Err(MoveError::Held))));
+            assert_eq!(again(&mut received), Some(OrderAnswer::Over(Err(MoveError::Held))));
         }
         // The next number is a new order, even with the same contents.
         let next = [6, 2, 3, 9];
-        assert!(desk.receive(ASKER, &next).1.is_some());
-        assert_eq!(again(&mut desk), None, "nobody waits for that answer any more");
-        assert!(desk.receive(OTHER, &ORDER).1.is_some(), "askers have numbers of their own");
+        assert!(received.receive(ASKER, &next).1.is_some());
+        assert_eq!(again(&mut received), None, "nobody waits for that answer any more");
+        assert!(received.receive(OTHER, &ORDER).1.is_some(), "askers have numbers of their own");
     }
 
     #[test]
     fn an_order_that_is_dropped_has_failed() {
-        let mut desk = Desk::default();
-        drop(desk.receive(ASKER, &ORDER));
+        let mut received = ReceivedOrders::default();
+        drop(received.receive(ASKER, &ORDER));
         let failed = OrderAnswer::Over(Err(MoveError::Failed));
-        assert_eq!(desk.receive(ASKER, &ORDER).0, Some(failed));
+        assert_eq!(received.receive(ASKER, &ORDER).0, Some(failed));
     }
 
     #[test]
     fn what_is_no_order_is_not_answered() {
-        let mut desk = Desk::default();
+        let mut received = ReceivedOrders::default();
         let too_many = [&[5, 2][..], &[1; 2 * (MOST_AT_ONCE + 1)]].concat();
         for words in [&[][..], &[5], &[5, 2], &[5, 2, 3], &[5, 1 << 16, 3, 9], &too_many] {
-            let (answer, order) = desk.receive(ASKER, words);
+            let (answer, order) = received.receive(ASKER, words);
             assert!(answer.is_none() && order.is_none(), "{words:?}");
         }
     }

@@ -64,7 +64,7 @@ impl<M: Machines> Cluster<M> {
         let patience = config.lock_timeout + config.lease.unwrap_or_default();
         // If the clocks were set back by more than the lead of a stored bound, this takes until the
         // oracle has stored another bound.
-        self.wait(self.submit(self.any_seat(), move |session| async move {
+        self.wait(self.submit(self.any_coordinator(), move |session| async move {
             let deadline = session.now().after(patience);
             let mut attempts = 0;
             loop {

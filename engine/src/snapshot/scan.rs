@@ -108,7 +108,8 @@ async fn learn_tables(session: &Session) -> Result<(), CopyError> {
     let (mut patience, mut attempts) = (RetryBudget::begin(coordinator), 0);
     loop {
         let shared = Arc::clone(&coordinator.shared);
-        let learned = coordinator.shared.council.apart(move || shared.learn_tables().map(drop));
+        let learned =
+            coordinator.shared.async_authority.apart(move || shared.learn_tables().map(drop));
         let error = match learned.await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,

@@ -19,7 +19,7 @@ use crate::node::shared::ComputeNode;
 use crate::txn::transaction::Transaction;
 
 const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(8).capacity(1000);
-const FIRST: Seat = Seat { compute_node: 0, thread: 0 };
+const FIRST: CoordinatorId = CoordinatorId { compute_node: 0, thread: 0 };
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn started(timestamps: TimestampKind) -> Cluster {
@@ -73,9 +73,10 @@ fn eventually(mut happened: impl FnMut() -> bool) {
 }
 
 /// Draws a new timestamp.
-fn later(cluster: &Cluster, seat: Seat) -> Timestamp {
-    let drawn = cluster
-        .submit(seat, |session| async move { session.coordinator().timestamps.commit().await });
+fn later(cluster: &Cluster, coordinator_id: CoordinatorId) -> Timestamp {
+    let drawn = cluster.submit(coordinator_id, |session| async move {
+        session.coordinator().timestamps.commit().await
+    });
     drawn.wait().expect("somebody issues timestamps")
 }
 
@@ -94,10 +95,10 @@ fn horizon(cluster: &Cluster) -> Timestamp {
 fn the_horizon_goes_on_without_a_process_that_ends_when_it_has_announced_itself() {
     let cluster = filled();
     let shared = &cluster.shared;
-    let (out, authority) = (shared.peers[0], shared.council.authority());
+    let (out, authority) = (shared.peers[0], shared.async_authority.authority());
     cluster.kill(out.index);
     eventually(|| membership::read(authority).unwrap().may_rejoin(out.id));
-    let other = Seat { compute_node: 1, ..FIRST };
+    let other = CoordinatorId { compute_node: 1, ..FIRST };
     let recovered = later(&cluster, other);
     eventually(|| horizon(&cluster) >= recovered);
     // Twice: verbs of a killed process may land late.
@@ -146,7 +147,7 @@ fn the_horizon_goes_on_without_a_node_that_dies_while_it_reads() {
     };
     eventually(|| horizon(&cluster) == snapshot);
     cluster.kill(0);
-    let other = Seat { compute_node: 1, ..FIRST };
+    let other = CoordinatorId { compute_node: 1, ..FIRST };
     let later = later(&cluster, other);
     assert!(later > snapshot);
     eventually(|| horizon(&cluster) >= later);

@@ -36,12 +36,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use lotus_fabric::ids::{Endpoint, Incarnation, LaneId, NodeId, TableId};
-use lotus_fabric::rpc::{Patience, Service};
+use lotus_fabric::rpc::{RetryPolicy, Service};
 use lotus_mvcc::slab::{Purpose, SlotKind};
 use lotus_sabotage::{Rule, broken};
 
 use crate::node::coordinator::Coordinator;
-use crate::node::memory::asks::{Answered, COUNT_BITS};
+use crate::node::memory::slot_requests::{AnsweredRequest, COUNT_BITS};
 use crate::node::memory::slots::Use;
 use crate::node::messages::{ASK_AGAIN, decode, encode};
 
@@ -56,9 +56,9 @@ const PAUSE: u32 = 2;
 
 /// A request for slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Ask {
+struct SlotRequest {
     number: u64,
-    answered: Answered,
+    answered: AnsweredRequest,
     purpose: Purpose,
     bytes: u64,
     wanted: Use,
@@ -68,7 +68,7 @@ struct Ask {
     cleared: u32,
 }
 
-impl Ask {
+impl SlotRequest {
     fn to_words(self) -> [u64; 6] {
         let Purpose { table, group, slots } = self.purpose;
         let cleared = u64::from(self.cleared) << u32::BITS;
@@ -81,7 +81,7 @@ impl Ask {
     /// `None` if the words are not a valid ask in a cluster of `groups` groups.
     fn from_words(words: &[u64], groups: u16) -> Option<Self> {
         let [number, answered, life, place, bytes, wanted] = *words else { return None };
-        let answered = Answered { number: answered, life };
+        let answered = AnsweredRequest { number: answered, life };
         let slots = *SlotKind::ALL.get(usize::try_from(place >> 32).ok()?)?;
         let group = Some((place >> 16) as u16).filter(|group| *group < groups)?;
         let purpose = Purpose { table: TableId(place as u16), group, slots };
@@ -98,19 +98,19 @@ impl Ask {
 }
 
 /// Giver's memory: the last ask of every asker, and the slots given for it.
-struct Counter {
+struct Lender {
     /// Incarnation of the giver.
     life: u64,
-    last: BTreeMap<Endpoint, Given>,
+    last: BTreeMap<Endpoint, Loan>,
 }
 
-struct Given {
+struct Loan {
     number: u64,
     purpose: Purpose,
     slots: Vec<u64>,
 }
 
-impl Counter {
+impl Lender {
     fn new(life: Incarnation) -> Self {
         Self { life: u64::from(life.raw()), last: BTreeMap::new() }
     }
@@ -120,7 +120,7 @@ impl Counter {
     fn receive(
         &mut self,
         from: Endpoint,
-        ask: &Ask,
+        ask: &SlotRequest,
         give: impl FnOnce() -> Vec<u64>,
         mut take_back: impl FnMut(Purpose, u64),
     ) -> Option<&[u64]> {
@@ -130,7 +130,7 @@ impl Counter {
         }
         if last < Some(ask.number) {
             let slots = give();
-            let given = Given { number: ask.number, purpose: ask.purpose, slots };
+            let given = Loan { number: ask.number, purpose: ask.purpose, slots };
             if let Some(before) = self.last.insert(from, given) {
                 // Slots that arrived at a former life of the asker are unknown.
                 let same = before.number >> COUNT_BITS == ask.number >> COUNT_BITS;
@@ -144,7 +144,7 @@ impl Counter {
 
     /// Whether the asker has received the slots that this life of the giver gave for the ask
     /// `number`.
-    fn has_arrived(&self, number: u64, answered: Answered) -> bool {
+    fn has_arrived(&self, number: u64, answered: AnsweredRequest) -> bool {
         answered.life == self.life && number <= answered.number
     }
 }
@@ -155,15 +155,15 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
         return;
     }
     let serving = Rc::downgrade(coordinator);
-    let mut counter = Counter::new(coordinator.node.incarnation);
-    let life = counter.life;
+    let mut lender = Lender::new(coordinator.node.incarnation);
+    let life = lender.life;
     let groups = coordinator.shared.placement.group_count() as u16;
     let mut receive = move |from: Endpoint, message: &[u8]| {
         let coordinator = serving.upgrade().filter(|one| !one.node.has_failed())?;
-        let ask = Ask::from_words(&decode(message)?, groups)?;
+        let ask = SlotRequest::from_words(&decode(message)?, groups)?;
         let give = || coordinator.give_slots(&ask);
         let take_back = |purpose, slot| coordinator.release_slot(purpose, slot);
-        let given = counter.receive(from, &ask, give, take_back)?;
+        let given = lender.receive(from, &ask, give, take_back)?;
         Some([&[ask.number, life], given].concat())
     };
     coordinator.rpc.serve(
@@ -178,7 +178,7 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
 
 impl Coordinator {
     /// Takes slots for another node out of the free slots.
-    fn give_slots(&self, ask: &Ask) -> Vec<u64> {
+    fn give_slots(&self, ask: &SlotRequest) -> Vec<u64> {
         let slots = &self.node.slots;
         // The asker found no slab, and all nodes share the group's slabs.
         let records = Purpose { slots: SlotKind::Record, ..ask.purpose };
@@ -218,30 +218,30 @@ impl Coordinator {
         bytes: u64,
     ) -> bool {
         let kind = (purpose.table, purpose.group, purpose.slots as usize);
-        let asks = &self.asks;
+        let slot_requests = &self.slot_requests;
         let pause = self.shared.config.horizon_interval * PAUSE;
-        let since = asks.fruitless.borrow().get(&kind).copied();
+        let since = slot_requests.fruitless.borrow().get(&kind).copied();
         let too_soon = since.is_some_and(|since| self.executor.now() < since.after(pause));
         if too_soon || self.shared.peers.len() == 1 {
             return false;
         }
-        if asks.under_way.get() {
-            while asks.under_way.get() {
+        if slot_requests.under_way.get() {
+            while slot_requests.under_way.get() {
                 self.executor.sleep(ASK_AGAIN).await;
             }
             // The ask under way may have brought such slots; if not, the caller asks again.
             return true;
         }
-        asks.under_way.set(true);
+        slot_requests.under_way.set(true);
         let (sender, outcome) = async_channel::bounded(1);
         let coordinator = Rc::clone(self);
         self.executor.spawn(async move {
             let found = coordinator.ask_all(wanted, purpose, bytes).await;
-            let asks = &coordinator.asks;
+            let slot_requests = &coordinator.slot_requests;
             if !found {
-                asks.fruitless.borrow_mut().insert(kind, coordinator.executor.now());
+                slot_requests.fruitless.borrow_mut().insert(kind, coordinator.executor.now());
             }
-            asks.under_way.set(false);
+            slot_requests.under_way.set(false);
             // A dropped transaction no longer waits.
             let _ = sender.try_send(found);
         });
@@ -272,20 +272,24 @@ impl Coordinator {
         purpose: Purpose,
         bytes: u64,
     ) -> bool {
-        let number = self.asks.next(self.node.incarnation);
-        let answered = self.asks.answered.borrow().get(&giver).copied().unwrap_or_default();
+        let number = self.slot_requests.next(self.node.incarnation);
+        let answered =
+            self.slot_requests.answered.borrow().get(&giver).copied().unwrap_or_default();
         let cleared = self.node.slots.cleared();
         let has_reserve = !self.node.slots.is_full_for(purpose);
-        let ask = Ask { number, answered, purpose, bytes, wanted, has_reserve, cleared };
+        let ask = SlotRequest { number, answered, purpose, bytes, wanted, has_reserve, cleared };
         let at = Endpoint { node: giver, lane: LaneId(0) };
-        let patience = Patience::constant(ASK_AGAIN, TRIES);
+        let patience = RetryPolicy::constant(ASK_AGAIN, TRIES);
         let reply = self.rpc.call(at, SERVICE, &encode(&ask.to_words()), patience).await;
         let words = reply.ok().and_then(|reply| decode(&reply));
         let Some([named, life, slots @ ..]) = words.as_deref() else { return false };
         if *named != number {
             return false;
         }
-        self.asks.answered.borrow_mut().insert(giver, Answered { number, life: *life });
+        self.slot_requests
+            .answered
+            .borrow_mut()
+            .insert(giver, AnsweredRequest { number, life: *life });
         let mut shared = self.node.slots.lock();
         for slot in slots {
             match wanted {
@@ -306,37 +310,37 @@ mod tests {
     const ASKER: Endpoint = Endpoint { node: NodeId(7), lane: LaneId(1) };
     const PURPOSE: Purpose = Purpose { table: TableId(3), group: 1, slots: SlotKind::Record };
 
-    fn ask(number: u64, answered: u64) -> Ask {
-        let answered = Answered { number: answered, life: 1 };
+    fn ask(number: u64, answered: u64) -> SlotRequest {
+        let answered = AnsweredRequest { number: answered, life: 1 };
         let (purpose, wanted) = (PURPOSE, Use::Insert);
-        Ask { number, answered, purpose, bytes: 64, wanted, has_reserve: false, cleared: 2 }
+        SlotRequest { number, answered, purpose, bytes: 64, wanted, has_reserve: false, cleared: 2 }
     }
 
-    fn counter(life: u16) -> Counter {
-        Counter::new(Incarnation::new(life).expect("small"))
+    fn lender(life: u16) -> Lender {
+        Lender::new(Incarnation::new(life).expect("small"))
     }
 
     /// A counter with these slots, and all that it has taken back.
-    struct Giver {
-        counter: Counter,
+    struct TestLender {
+        lender: Lender,
         free: Vec<u64>,
     }
 
-    impl Giver {
-        fn receive(&mut self, ask: &Ask) -> Option<Vec<u64>> {
+    impl TestLender {
+        fn receive(&mut self, ask: &SlotRequest) -> Option<Vec<u64>> {
             let free = RefCell::new(&mut self.free);
             let give = || free.borrow_mut().pop().into_iter().collect();
             let take_back = |purpose, slot| {
                 assert_eq!(purpose, PURPOSE);
                 free.borrow_mut().push(slot);
             };
-            self.counter.receive(ASKER, ask, give, take_back).map(<[_]>::to_vec)
+            self.lender.receive(ASKER, ask, give, take_back).map(<[_]>::to_vec)
         }
     }
 
     #[test]
     fn an_ask_that_comes_twice_or_late_gives_slots_once() {
-        let mut giver = Giver { counter: counter(1), free: vec![64, 128, 192] };
+        let mut giver = TestLender { lender: lender(1), free: vec![64, 128, 192] };
         for _ in 0..2 {
             assert_eq!(giver.receive(&ask(5, 0)), Some(vec![192]));
         }
@@ -347,7 +351,7 @@ mod tests {
 
     #[test]
     fn what_has_not_arrived_is_taken_back_and_what_has_is_not() {
-        let mut giver = Giver { counter: counter(1), free: vec![64, 128] };
+        let mut giver = TestLender { lender: lender(1), free: vec![64, 128] };
         assert_eq!(giver.receive(&ask(5, 0)), Some(vec![128]));
         // The answer to 5 was lost.
         assert_eq!(giver.receive(&ask(6, 0)), Some(vec![64]));
@@ -359,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_an_earlier_life_was_given_is_not_taken_back() {
-        let mut giver = Giver { counter: counter(1), free: vec![64, 128] };
+        let mut giver = TestLender { lender: lender(1), free: vec![64, 128] };
         let second_life = 2 << COUNT_BITS;
         assert_eq!(giver.receive(&ask((1 << COUNT_BITS) + 9, 0)), Some(vec![128]));
         assert_eq!(giver.receive(&ask(second_life + 1, 0)), Some(vec![64]));
@@ -370,12 +374,12 @@ mod tests {
     /// one answer, and the second life's slots were lost on the way.
     #[test]
     fn what_another_life_of_the_giver_answered_has_not_arrived_from_this_one() {
-        let mut second = Giver { counter: counter(2), free: vec![64, 128] };
+        let mut second = TestLender { lender: lender(2), free: vec![64, 128] };
         assert_eq!(second.receive(&ask(5, 4)), Some(vec![128]));
         assert_eq!(second.receive(&ask(6, 5)), Some(vec![64]));
         assert_eq!(second.free, [128]);
-        let answered = Answered { number: 6, life: 2 };
-        assert_eq!(second.receive(&Ask { answered, ..ask(7, 0) }), Some(vec![128]));
+        let answered = AnsweredRequest { number: 6, life: 2 };
+        assert_eq!(second.receive(&SlotRequest { answered, ..ask(7, 0) }), Some(vec![128]));
         assert!(second.free.is_empty());
     }
 
@@ -384,9 +388,9 @@ mod tests {
         for (wanted, has_reserve) in
             [(Use::Insert, false), (Use::Insert, true), (Use::Update, false)]
         {
-            let ask = Ask { wanted, has_reserve, ..ask(5, 3) };
-            assert_eq!(Ask::from_words(&ask.to_words(), 2), Some(ask));
-            assert_eq!(Ask::from_words(&ask.to_words(), 1), None, "there is no such group");
+            let ask = SlotRequest { wanted, has_reserve, ..ask(5, 3) };
+            assert_eq!(SlotRequest::from_words(&ask.to_words(), 2), Some(ask));
+            assert_eq!(SlotRequest::from_words(&ask.to_words(), 1), None, "there is no such group");
         }
         let place = 3 | 1 << 16;
         let no_asks: [&[u64]; 5] = [
@@ -397,7 +401,7 @@ mod tests {
             &[5, 3, 1, place, 64, 4],
         ];
         for words in no_asks {
-            assert_eq!(Ask::from_words(words, 2), None, "{words:?}");
+            assert_eq!(SlotRequest::from_words(words, 2), None, "{words:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::txn::piece::Piece;
 use crate::txn::plan::CommitPlan;
 use crate::txn::rows::RowIndex;
 use lotus_fabric::ids::{Epoch, Key, TableId, TxnId};
-use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService};
+use lotus_locktable::{HeldLocks, LockKey, LockRequest, LockService};
 use lotus_mvcc::acceptance::{Expected, Reject};
 use lotus_mvcc::index::Lookup;
 use lotus_mvcc::layout::bucket::Overflow;
@@ -374,7 +374,7 @@ impl Body {
     /// there is no row: an attempt may hold the locks of an earlier, refused attempt before it has
     /// added a row.
     #[cold]
-    pub(crate) fn conflict(&self, name: &LockName) -> TxnError {
+    pub(crate) fn conflict(&self, name: &LockKey) -> TxnError {
         self.row_of(name).map_or(TxnError::Timeout, |row| TxnError::Conflict {
             table: row.table,
             key: row.primary_key.into(),
@@ -392,7 +392,7 @@ impl Body {
 
     /// As [`Self::conflict`], for a lock that has no owner.
     #[cold]
-    pub(crate) fn unavailable(&self, name: &LockName) -> TxnError {
+    pub(crate) fn unavailable(&self, name: &LockKey) -> TxnError {
         self.row_of(name).map_or(TxnError::Timeout, |row| TxnError::Unavailable {
             table: row.table,
             key: row.primary_key.into(),
@@ -401,7 +401,7 @@ impl Body {
 
     /// As [`Self::conflict`], for a lock with an owner suspected of being dead.
     #[cold]
-    pub(crate) fn suspected(&self, name: &LockName) -> TxnError {
+    pub(crate) fn suspected(&self, name: &LockKey) -> TxnError {
         self.row_of(name).map_or(TxnError::Timeout, |row| TxnError::Suspected {
             table: row.table,
             key: row.primary_key.into(),
@@ -409,7 +409,7 @@ impl Body {
     }
 
     /// The row of a lock, or a substitute row for an error about the lock.
-    fn row_of(&self, name: &LockName) -> Option<&Row> {
+    fn row_of(&self, name: &LockKey) -> Option<&Row> {
         let named = |row: &&Row| row.table == name.table && row.key == name.key;
         let beside = |row: &&Row| row.table == name.table;
         let mut rows = self.rows.iter();

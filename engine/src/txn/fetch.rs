@@ -1,6 +1,6 @@
 //! Progress of reading one row.
 
-use crate::node::caches::version_tables::Before;
+use crate::node::caches::version_tables::ReadStart;
 use crate::node::shared::NodeTable;
 use crate::txn::body::Row;
 use lotus_fabric::verbs::Buffer;
@@ -12,12 +12,12 @@ use lotus_mvcc::visibility::Candidate;
 /// Progress of reading one row.
 pub(crate) struct Fetch {
     pub(crate) row: usize,
-    pub(crate) wants: Wants,
+    pub(crate) wants: NextRead,
     /// Destination of this round's READ.
     pub(crate) buffer: Option<Buffer>,
     /// Moment before this round's READ, which the cache compares before keeping the CVT; `None` if
     /// the CVT may not be cached.
-    pub(crate) before: Option<Before>,
+    pub(crate) before: Option<ReadStart>,
     /// Destination of a second READ of the CVT, needed if the first READ or the record alone proves
     /// nothing.
     pub(crate) second: Option<Buffer>,
@@ -40,7 +40,7 @@ pub(crate) struct Fetch {
 
 /// Next READ of a fetch.
 #[derive(Clone, Copy)]
-pub(crate) enum Wants {
+pub(crate) enum NextRead {
     /// The words at [`Fetch::cvt`], which may no longer be this row's CVT.
     Cvt,
     /// The words of an index bucket.
@@ -73,7 +73,7 @@ impl Fetch {
     pub(crate) fn of(row: usize, insert: bool) -> Self {
         Self {
             row,
-            wants: Wants::Cvt,
+            wants: NextRead::Cvt,
             buffer: None,
             before: None,
             second: None,
@@ -94,7 +94,7 @@ impl Fetch {
     pub(crate) fn has_changed(&mut self, cvt: &[u64]) -> bool {
         let changed = self.unconfirmed.take().is_some_and(|first| first != cvt);
         if changed {
-            self.wants = Wants::Cvt;
+            self.wants = NextRead::Cvt;
         }
         changed
     }
@@ -106,6 +106,6 @@ impl Fetch {
         let (lookup, read) = Lookup::start(&table.def, row.name(), None);
         lookups.push(lookup);
         self.lookup = Some(lookups.len() - 1);
-        self.wants = Wants::Bucket(read);
+        self.wants = NextRead::Bucket(read);
     }
 }

@@ -16,7 +16,7 @@ use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::node::memory::slots::Use;
 use crate::txn::body::{Body, GrownChain, Row, Target, purpose};
-use crate::txn::fetch::{Fetch, Wants};
+use crate::txn::fetch::{Fetch, NextRead};
 use crate::txn::reserve::allocate;
 
 impl Body {
@@ -35,7 +35,7 @@ impl Body {
 
     async fn grow_chains_now(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
         for index in 0..self.fetches.len() {
-            let Fetch { row, wants: Wants::Overflow { tail, behind }, .. } = self.fetches[index]
+            let Fetch { row, wants: NextRead::Overflow { tail, behind }, .. } = self.fetches[index]
             else {
                 continue;
             };

@@ -12,7 +12,7 @@ use lotus_mvcc::visibility::Candidate;
 
 use crate::api::error::TxnError;
 use crate::txn::body::Body;
-use crate::txn::fetch::{Fetch, Next, Wants};
+use crate::txn::fetch::{Fetch, Next, NextRead};
 
 impl Body {
     /// Absorbs the record of the CVT's second-oldest version.
@@ -57,7 +57,7 @@ impl Body {
         let row = &mut self.rows[fetch.row];
         match Link::before(record) {
             Some(link) if link.record != 0 => {
-                fetch.wants = Wants::Older(link);
+                fetch.wants = NextRead::Older(link);
                 Ok(Next::Read)
             }
             // Versions from before the row's latest insertion are unknown.

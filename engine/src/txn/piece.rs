@@ -7,17 +7,17 @@ use lotus_router::{GroupId, Replica};
 pub(crate) struct Piece {
     pub(crate) node: NodeId,
     /// Stretches to write; records come before the chains that name them.
-    pub(crate) writes: Vec<Stretch>,
+    pub(crate) writes: Vec<GroupWords>,
 }
 
 /// Words, and their offset in the region of a group.
-pub(crate) struct Stretch {
+pub(crate) struct GroupWords {
     pub(crate) group: GroupId,
     pub(crate) offset: u64,
     pub(crate) words: Vec<u64>,
 }
 
-impl Stretch {
+impl GroupWords {
     /// Address of the words on a memory node.
     pub(crate) fn on(&self, node: NodeId) -> RemoteAddr {
         copy_on(node, self.group).at(self.offset)

@@ -7,7 +7,7 @@
 //! out the answers.
 
 use lotus_fabric::lane::{Batch, Completed};
-use lotus_locktable::{LockError, LockName, LockRequest, LockService};
+use lotus_locktable::{LockError, LockKey, LockRequest, LockService};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::acceptance::{Reject, accept_record};
 use lotus_mvcc::index::{FreeSlot, Read, SearchStep};
@@ -26,7 +26,7 @@ use crate::api::config::ReadRule;
 use crate::api::error::TxnError;
 use crate::node::coordinator::Coordinator;
 use crate::txn::body::{Access, Body, Mode, Row, Target};
-use crate::txn::fetch::{Fetch, Next, Wants};
+use crate::txn::fetch::{Fetch, Next, NextRead};
 use crate::txn::retry::merge;
 use crate::txn::slot::Slot;
 
@@ -115,7 +115,7 @@ impl Body {
                 coordinator.executor.yield_now().await;
                 slot.step();
             }
-            if self.fetches.iter().any(|fetch| matches!(fetch.wants, Wants::Overflow { .. })) {
+            if self.fetches.iter().any(|fetch| matches!(fetch.wants, NextRead::Overflow { .. })) {
                 self.grow_chains(&slot.coordinator).await?;
             }
         }
@@ -135,7 +135,7 @@ impl Body {
             return;
         }
         for row in self.rows.iter().filter(|row| !row.executed) {
-            let name = LockName::row(row.table, row.key);
+            let name = LockKey::row(row.table, row.key);
             match row.access {
                 Access::Read if mode == Mode::Snapshot || broken(Rule::ReadLocks) => {}
                 Access::Read
@@ -154,7 +154,7 @@ impl Body {
                     let alone =
                         if purge { Rule::PurgesLockBuckets } else { Rule::BucketsAreLocked };
                     if !broken(alone) {
-                        self.wanted.push(LockRequest::write(LockName::bucket(row.table, bucket)));
+                        self.wanted.push(LockRequest::write(LockKey::bucket(row.table, bucket)));
                     }
                 }
             }
@@ -242,13 +242,13 @@ impl Body {
             let may_be_cached = tables[usize::from(row.table.0)].may_be_cached();
             let table = &tables[usize::from(row.table.0)].def;
             fetch.before = match &fetch.wants {
-                Wants::Cvt | Wants::Bucket(_) if may_be_cached => {
+                NextRead::Cvt | NextRead::Bucket(_) if may_be_cached => {
                     coordinator.node.versions.before(row.table, row.key)
                 }
                 _ => None,
             };
             fetch.buffer = match &fetch.wants {
-                Wants::Cvt => {
+                NextRead::Cvt => {
                     let (at, bytes) = (primary.at(fetch.cvt), table.cvt_words() * WORD_BYTES);
                     if unlocked && !stable && table.spec().is_inline() {
                         // On one connection: after the first READ.
@@ -258,24 +258,24 @@ impl Body {
                     let read = if unlocked { Batch::read_stable } else { Batch::read };
                     Some(read(batch, at, bytes))
                 }
-                Wants::Bucket(Read { offset, words }) => {
+                NextRead::Bucket(Read { offset, words }) => {
                     Some(batch.read_stable(primary.at(*offset), words * WORD_BYTES))
                 }
-                Wants::Record(version) | Wants::Successor(version) => {
+                NextRead::Record(version) | NextRead::Successor(version) => {
                     let bytes = table.record_words(version.contents) * WORD_BYTES;
                     Some(batch.read(primary.at(version.record), bytes))
                 }
-                Wants::Older(link) => {
+                NextRead::Older(link) => {
                     Some(batch.read(primary.at(link.record), table.whole_record_bytes()))
                 }
-                Wants::Overflow { .. } => None,
+                NextRead::Overflow { .. } => None,
             };
-            if let (Wants::Record(_), Some(_)) = (&fetch.wants, &fetch.unconfirmed) {
+            if let (NextRead::Record(_), Some(_)) = (&fetch.wants, &fetch.unconfirmed) {
                 // On one connection: after the record.
                 let bytes = table.cvt_words() * WORD_BYTES;
                 fetch.second = Some(batch.read(primary.at(fetch.cvt), bytes));
             }
-            let searching = matches!(fetch.wants, Wants::Bucket(_));
+            let searching = matches!(fetch.wants, NextRead::Bucket(_));
             if fetch.wants_purge_time || (unlocked && searching) {
                 fetch.purge_time = Some(batch.read(primary.at(PURGE_TIME_OFFSET), WORD_BYTES));
             }
@@ -326,7 +326,7 @@ impl Body {
         // Two equal READs of a CVT vouch for the words returned, and for nothing read later.
         let mut confirmed = false;
         let changed = match fetch.second.take().map(|second| done.words(second)) {
-            Some(second) if matches!(fetch.wants, Wants::Cvt) => {
+            Some(second) if matches!(fetch.wants, NextRead::Cvt) => {
                 confirmed = second == words;
                 !confirmed && !broken(Rule::HomesAreConfirmed)
             }
@@ -334,9 +334,9 @@ impl Body {
         };
         let next = match fetch.wants {
             _ if changed => Next::Reread,
-            Wants::Record(version) => self.absorb_record(fetch, version, words)?,
-            Wants::Successor(version) => self.absorb_successor(fetch, version, words)?,
-            Wants::Older(link) => self.absorb_older(fetch, link, words)?,
+            NextRead::Record(version) => self.absorb_record(fetch, version, words)?,
+            NextRead::Successor(version) => self.absorb_successor(fetch, version, words)?,
+            NextRead::Older(link) => self.absorb_older(fetch, link, words)?,
             _ => self.absorb_index(coordinator, mode, fetch, words, confirmed)?,
         };
         if matches!(next, Next::Reread) {
@@ -375,30 +375,30 @@ impl Body {
         let claimed = |offset| !broken(Rule::ClaimsAreRemembered) && self.claims.contains(&offset);
         match lookup.absorb_except(words, claimed) {
             SearchStep::Read(read) => {
-                fetch.wants = Wants::Bucket(read);
+                fetch.wants = NextRead::Bucket(read);
                 Ok(Next::Read)
             }
             SearchStep::Found { offset, words: range } => {
                 if table.addresses.insert(row.table, row.key, offset) && lookup.is_in_fan() {
                     table.addresses.note_lost();
                 }
-                (fetch.cvt, fetch.lookup, fetch.wants) = (offset, None, Wants::Cvt);
+                (fetch.cvt, fetch.lookup, fetch.wants) = (offset, None, NextRead::Cvt);
                 let cvt = Cvt::new(&words[range], table.def.cvt());
                 self.keep_cached(coordinator, mode, fetch, cvt);
                 self.absorb_cvt(coordinator, mode, fetch, cvt, false)
             }
             SearchStep::Torn => {
-                fetch.wants = Wants::Bucket(lookup.restart());
+                fetch.wants = NextRead::Bucket(lookup.restart());
                 Ok(Next::Reread)
             }
             SearchStep::Absent { free, tail } if row.access == Access::Insert => match free {
                 None => {
-                    fetch.wants = Wants::Overflow { tail, behind: lookup.behind() };
+                    fetch.wants = NextRead::Overflow { tail, behind: lookup.behind() };
                     Ok(Next::Read)
                 }
                 // Noted as free before another insert of this transaction claimed it: search again.
                 Some(free) if claimed(free.offset) => {
-                    fetch.wants = Wants::Bucket(lookup.restart());
+                    fetch.wants = NextRead::Bucket(lookup.restart());
                     Ok(Next::Read)
                 }
                 Some(free) => {
@@ -416,7 +416,7 @@ impl Body {
                 }
             },
             SearchStep::Absent { .. } => {
-                fetch.wants = Wants::Bucket(lookup.restart());
+                fetch.wants = NextRead::Bucket(lookup.restart());
                 self.absent(coordinator, mode, fetch, words, false)
             }
         }
@@ -476,17 +476,17 @@ impl Body {
                     }
                     Some(_) => {
                         // Reads the CVT twice in the next round.
-                        fetch.wants = Wants::Cvt;
+                        fetch.wants = NextRead::Cvt;
                         return Ok(Next::Read);
                     }
                     None => {}
                 }
                 fetch.unconfirmed = (!certain).then(|| cvt.words().to_vec());
-                fetch.wants = Wants::Record(version);
+                fetch.wants = NextRead::Record(version);
                 Ok(Next::Read)
             }
             Visible::Displaced(successor) => {
-                fetch.wants = Wants::Successor(successor);
+                fetch.wants = NextRead::Successor(successor);
                 Ok(Next::Read)
             }
             Visible::NotFound => self.absent(coordinator, mode, fetch, cvt.words(), confirmed),
@@ -566,7 +566,7 @@ impl Body {
                 match cvt.home_words(fetch.cvt, version.index, version.record) {
                     Some(words) => self.absorb_record(fetch, version, words),
                     None => {
-                        fetch.wants = Wants::Record(version);
+                        fetch.wants = NextRead::Record(version);
                         Ok(Next::Read)
                     }
                 }
@@ -648,7 +648,7 @@ impl Body {
         match row.collision(&self.table(row.table).def, why, words) {
             Some(collision) => Err(collision),
             None => {
-                fetch.wants = Wants::Cvt;
+                fetch.wants = NextRead::Cvt;
                 Ok(Next::Reread)
             }
         }

@@ -165,12 +165,12 @@ fn strongest(locks: &mut Vec<LockRequest>) {
 mod tests {
     use super::*;
     use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
-    use lotus_locktable::LockName;
+    use lotus_locktable::LockKey;
 
     const ERROR: LockError = LockError::Conflict(row(1));
 
-    const fn row(key: u64) -> LockName {
-        LockName::row(TableId(1), Key(key))
+    const fn row(key: u64) -> LockKey {
+        LockKey::row(TableId(1), Key(key))
     }
 
     fn held(attempt: u64) -> HeldLocks {

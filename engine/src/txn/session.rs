@@ -13,10 +13,10 @@ use lotus_mvcc::PrimaryKey;
 use rand::Rng;
 
 use crate::api::cache_counters::CacheCounters;
+use crate::api::coordinator_id::CoordinatorId;
 use crate::api::error::TxnError;
 use crate::api::isolation::Isolation;
 use crate::api::moves::MoveCounters;
-use crate::api::seat::Seat;
 use crate::node::coordinator::{self, Coordinator};
 use crate::node::threads::label::Label;
 use crate::txn::body::Mode;
@@ -191,10 +191,10 @@ impl SessionView {
         &self.slot.coordinator.executor
     }
 
-    /// Returns the seat of this coordinator.
-    pub fn seat(&self) -> Seat {
+    /// Returns the id of this coordinator.
+    pub fn coordinator_id(&self) -> CoordinatorId {
         let coordinator = &self.slot.coordinator;
-        Seat { compute_node: coordinator.node.index, thread: coordinator.thread }
+        CoordinatorId { compute_node: coordinator.node.index, thread: coordinator.thread }
     }
 
     /// Returns the look-ups in this coordinator's caches so far.

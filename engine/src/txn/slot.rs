@@ -53,8 +53,9 @@ pub(crate) struct Slot {
     pub(crate) attempts: Rc<Attempts>,
     /// Buffers for the next transaction; `None` while a transaction uses them.
     spare: RefCell<Option<Box<Body>>>,
-    errand: Cell<Errand>,
-    /// Buffers on their way to the driver ([`Errand::Asked`]) or back ([`Errand::Executed`]).
+    driver_state: Cell<DriverState>,
+    /// Buffers on their way to the driver ([`DriverState::Asked`]) or back
+    /// ([`DriverState::Executed`]).
     handed: Cell<Option<Box<Body>>>,
     /// The last failed execution: transaction and error.
     failed: RefCell<Option<(TxnId, TxnError)>>,
@@ -86,7 +87,7 @@ pub(crate) enum Operation {
 /// State of the driver. Every poll of the slot's task reads the state, so it is a few bytes, and
 /// the buffers are elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Errand {
+enum DriverState {
     Idle,
     /// Requested, not yet begun.
     Asked(Operation),
@@ -109,7 +110,7 @@ impl Slot {
             alarm: Cell::new(Nanos(0)),
             attempts: Rc::new(Attempts::new(number)),
             spare: RefCell::new(Some(spare)),
-            errand: Cell::new(Errand::Idle),
+            driver_state: Cell::new(DriverState::Idle),
             handed: Cell::default(),
             failed: RefCell::default(),
             abandoned,
@@ -158,14 +159,14 @@ impl Slot {
                 }
                 let Some(body) = body.as_mut().as_pin_mut() else {
                     debug_assert!(self.coordinator.cancelled.get(), "I331: only a stop drops jobs");
-                    match self.errand.get() {
-                        Errand::Idle | Errand::Executed => return Poll::Ready(()),
-                        Errand::Asked(_) => continue,
-                        Errand::Running(_) => return Poll::Pending,
+                    match self.driver_state.get() {
+                        DriverState::Idle | DriverState::Executed => return Poll::Ready(()),
+                        DriverState::Asked(_) => continue,
+                        DriverState::Running(_) => return Poll::Pending,
                     }
                 };
                 let polled = {
-                    let _inside = self.coordinator.pulsing.enter(self.index);
+                    let _inside = self.coordinator.poll_tracker.enter(self.index);
                     body.poll(cx)
                 };
                 if polled.is_ready() {
@@ -186,7 +187,7 @@ impl Slot {
 
     /// Names the job in this slot, for errors and the log.
     pub(crate) fn name_job(&self, name: Option<Label>) {
-        self.coordinator.pulsing.pulse.name(self.index, name);
+        self.coordinator.poll_tracker.current_poll.name(self.index, name);
     }
 
     /// Whether `deadline` has passed. If not, the slot's task is polled again when it may have. A
@@ -274,9 +275,11 @@ impl Slot {
     /// Waits until the driver is idle, or works for a transaction that is still alive. The next
     /// attempt of the slot begins afterwards: all writes of earlier attempts are visible (I42).
     pub(crate) async fn idle(&self) {
-        std::future::poll_fn(|_| match self.errand.get() {
-            Errand::Asked(Operation::Commit) | Errand::Running(Operation::Commit) => Poll::Pending,
-            Errand::Running(Operation::Execute(_)) if self.abandoned.get() => Poll::Pending,
+        std::future::poll_fn(|_| match self.driver_state.get() {
+            DriverState::Asked(Operation::Commit) | DriverState::Running(Operation::Commit) => {
+                Poll::Pending
+            }
+            DriverState::Running(Operation::Execute(_)) if self.abandoned.get() => Poll::Pending,
             _ => Poll::Ready(()),
         })
         .await;
@@ -291,10 +294,10 @@ impl Slot {
     /// failed.
     pub(crate) fn executed(&self) -> impl Future<Output = Result<Box<Body>, TxnError>> {
         std::future::poll_fn(|_| {
-            if self.errand.get() != Errand::Executed {
+            if self.driver_state.get() != DriverState::Executed {
                 return Poll::Pending;
             }
-            self.errand.set(Errand::Idle);
+            self.driver_state.set(DriverState::Idle);
             let failure = || {
                 let failed = self.failed.borrow();
                 let (_, error) =
@@ -315,13 +318,13 @@ impl Slot {
 
     /// Ends a requested execution after its transaction was dropped.
     pub(crate) fn abandon(&self) {
-        match self.errand.get() {
-            Errand::Asked(_) | Errand::Executed => {
-                self.errand.set(Errand::Idle);
+        match self.driver_state.get() {
+            DriverState::Asked(_) | DriverState::Executed => {
+                self.driver_state.set(DriverState::Idle);
                 self.handed.take().into_iter().for_each(|body| self.release(body));
             }
-            Errand::Idle => {}
-            Errand::Running(_) => {
+            DriverState::Idle => {}
+            DriverState::Running(_) => {
                 self.abandoned.set(!broken(Rule::AbandonedAttemptsEnd));
                 // The execution may be waiting for a lock.
                 self.task.get().into_iter().for_each(|task| self.coordinator.executor.wake(task));
@@ -343,8 +346,8 @@ impl Slot {
     }
 
     fn ask(&self, request: Operation, body: Box<Body>) {
-        let before = self.errand.replace(Errand::Asked(request));
-        debug_assert!(before == Errand::Idle, "I16: a slot has one transaction at a time");
+        let before = self.driver_state.replace(DriverState::Asked(request));
+        debug_assert!(before == DriverState::Idle, "I16: a slot has one transaction at a time");
         self.handed.set(Some(body));
     }
 
@@ -352,7 +355,7 @@ impl Slot {
     async fn asked(&self) -> (Operation, Box<Body>) {
         std::future::poll_fn(|_| {
             let Some(request) = self.request() else { return Poll::Pending };
-            self.errand.set(Errand::Running(request));
+            self.driver_state.set(DriverState::Running(request));
             Poll::Ready((request, self.handed.take().expect("a request comes with its buffers")))
         })
         .await
@@ -361,7 +364,7 @@ impl Slot {
     /// Driver only: ends an execution.
     fn end_execution(&self, body: Box<Body>, outcome: Result<(), TxnError>) {
         debug_assert!(
-            matches!(self.errand.get(), Errand::Running(Operation::Execute(_))),
+            matches!(self.driver_state.get(), DriverState::Running(Operation::Execute(_))),
             "I16: what ends is the execution that was asked for"
         );
         let failed = match outcome {
@@ -379,7 +382,7 @@ impl Slot {
         if let Some(error) = failed.filter(|_| !abandoned) {
             self.failed.replace(Some((txn, error)));
         }
-        self.errand.set(if abandoned { Errand::Idle } else { Errand::Executed });
+        self.driver_state.set(if abandoned { DriverState::Idle } else { DriverState::Executed });
     }
 
     /// Whether the verdict on `txn` is awaited.
@@ -412,7 +415,7 @@ impl Slot {
         debug_assert!(self.attempts.commits.get() != 0, "I16: a commit that ends has begun");
         self.attempts.commits.set(0);
         self.give_back(body);
-        self.errand.set(Errand::Idle);
+        self.driver_state.set(DriverState::Idle);
     }
 
     /// Driver only: ends `txn` after the node was expelled. Recovery decides the outcome, which is
@@ -420,7 +423,7 @@ impl Slot {
     pub(crate) fn expelled(&self, txn: TxnId) {
         self.decide(txn, Err(TxnError::Unknown(txn)));
         self.coordinator.node.expel();
-        self.errand.set(Errand::Idle);
+        self.driver_state.set(DriverState::Idle);
     }
 
     /// Driver only: counts a completion that the driver waited for.
@@ -431,22 +434,22 @@ impl Slot {
 
     /// Returns the operation that was requested but not begun.
     fn request(&self) -> Option<Operation> {
-        match self.errand.get() {
-            Errand::Asked(request) => Some(request),
+        match self.driver_state.get() {
+            DriverState::Asked(request) => Some(request),
             _ => None,
         }
     }
 
     fn is_running(&self) -> bool {
-        matches!(self.errand.get(), Errand::Running(_))
+        matches!(self.driver_state.get(), DriverState::Running(_))
     }
 
     /// Whether the body has nothing to do before the driver makes progress.
     fn is_awaited(&self) -> bool {
-        match self.errand.get() {
-            Errand::Asked(_) | Errand::Running(Operation::Execute(_)) => true,
-            Errand::Running(Operation::Commit) => !self.decided.get(),
-            Errand::Idle | Errand::Executed => false,
+        match self.driver_state.get() {
+            DriverState::Asked(_) | DriverState::Running(Operation::Execute(_)) => true,
+            DriverState::Running(Operation::Commit) => !self.decided.get(),
+            DriverState::Idle | DriverState::Executed => false,
         }
     }
 }

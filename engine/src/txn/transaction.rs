@@ -13,7 +13,7 @@ use lotus_sabotage::any_broken;
 use std::rc::Rc;
 
 use lotus_fabric::ids::{TableId, TxnId};
-use lotus_locktable::{LockName, LockRequest, LockService, TakenLock};
+use lotus_locktable::{LockKey, LockRequest, LockService, TakenLock};
 use lotus_mvcc::{PrimaryKey, RowName, TableDef, Timestamp};
 use lotus_points::point;
 
@@ -208,7 +208,7 @@ impl Transaction {
         if node_table.may_be_cached() {
             coordinator.node.versions.prefetch(table, key);
         }
-        coordinator.locks.prefetch(&LockName::row(table, key));
+        coordinator.locks.prefetch(&LockKey::row(table, key));
         body.rows.push(Row {
             table,
             key,
@@ -378,7 +378,7 @@ impl Transaction {
     }
 
     /// Takes read locks on `names`, of rows or not, until the attempt ends.
-    pub(crate) async fn lock_to_read(&mut self, names: &[LockName]) -> Result<(), TxnError> {
+    pub(crate) async fn lock_to_read(&mut self, names: &[LockKey]) -> Result<(), TxnError> {
         let slot = Rc::clone(&self.slot);
         let coordinator = &slot.coordinator;
         let body = self.body_mut()?;
@@ -387,7 +387,12 @@ impl Transaction {
         body.rounds += 1;
         let granted = coordinator.locks.acquire(&mut body.held, body.rounds, &wanted, timeout);
         // The caller has no row to name in an error, and retries.
-        granted.await.map_err(|_| TxnError::Timeout)
+        granted.await.map_err(|_| TxnError::Timeout)?;
+        debug_assert!(
+            wanted.is_empty() || !body.held.is_empty(),
+            "I39: locks that were granted are held"
+        );
+        Ok(())
     }
 
     /// Writes a piece under the locks of the attempt, as a commit writes rows.

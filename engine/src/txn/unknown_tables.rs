@@ -5,26 +5,26 @@ use std::sync::Arc;
 use lotus_fabric::ids::TableId;
 
 use crate::api::error::TxnError;
-use crate::node::agreed::looks::Turn;
+use crate::node::agreed::catalogue_lookups::LookupStep;
 use crate::node::shared::Shared;
 use crate::txn::session::SessionView;
 
 /// A look under way. The look ends even if its task is dropped.
-struct Look {
+struct LookupGuard {
     shared: Arc<Shared>,
     answered: bool,
 }
 
-impl Look {
+impl LookupGuard {
     /// Reads the catalogue in a place where blocking is allowed.
     async fn carry_out(mut self) {
         self.answered = self.shared.learn_tables_apart().await;
     }
 }
 
-impl Drop for Look {
+impl Drop for LookupGuard {
     fn drop(&mut self) {
-        self.shared.looks.end(self.answered);
+        self.shared.catalogue_lookups.end(self.answered);
     }
 }
 
@@ -48,22 +48,22 @@ impl SessionView {
     /// `Timeout` if the authority does not answer.
     pub async fn learn_tables(&self) -> Result<(), TxnError> {
         let coordinator = &self.slot.coordinator;
-        let looks = &coordinator.shared.looks;
+        let catalogue_lookups = &coordinator.shared.catalogue_lookups;
         if coordinator.shared.is_whole() {
             // This process is the whole cluster.
             return Ok(());
         }
-        let wanted = looks.ask();
+        let wanted = catalogue_lookups.ask();
         loop {
-            match looks.turn(wanted, coordinator.executor.now()) {
+            match catalogue_lookups.turn(wanted, coordinator.executor.now()) {
                 // A separate task: other callers wait for the look, even if this call is dropped.
-                Turn::Look => {
+                LookupStep::Look => {
                     let shared = Arc::clone(&coordinator.shared);
-                    coordinator.executor.spawn(Look { shared, answered: false }.carry_out());
+                    coordinator.executor.spawn(LookupGuard { shared, answered: false }.carry_out());
                 }
-                Turn::Wait(time) => coordinator.executor.sleep(time).await,
-                Turn::Over { answered: true } => return Ok(()),
-                Turn::Over { answered: false } => return Err(TxnError::Timeout),
+                LookupStep::Wait(time) => coordinator.executor.sleep(time).await,
+                LookupStep::Over { answered: true } => return Ok(()),
+                LookupStep::Over { answered: false } => return Err(TxnError::Timeout),
             }
         }
     }

@@ -195,7 +195,7 @@ mod tests {
     use lotus_mvcc::PrimaryKey;
 
     use super::*;
-    use crate::{Cluster, Seat, TableSpec};
+    use crate::{Cluster, CoordinatorId, TableSpec};
 
     /// The list of deletions may name a row several times, in any order: rows that could not be
     /// purged go to the end. Here row 3 was inserted by the transaction that deleted row 2.
@@ -228,7 +228,8 @@ mod tests {
             txn.execute().await?;
             Ok(items.map(|item| txn.value(item).is_some()))
         };
-        let found = cluster.submit(Seat { compute_node: 0, thread: 0 }, job).wait().unwrap();
+        let found =
+            cluster.submit(CoordinatorId { compute_node: 0, thread: 0 }, job).wait().unwrap();
         assert_eq!(found, [false, false, true]);
         cluster.stop().unwrap();
     }
@@ -259,7 +260,8 @@ mod tests {
             }
             Ok(seen)
         };
-        let seen = cluster.submit(Seat { compute_node: 0, thread: 0 }, job).wait().unwrap();
+        let seen =
+            cluster.submit(CoordinatorId { compute_node: 0, thread: 0 }, job).wait().unwrap();
         assert_eq!(seen[..3], [Ok(true), Ok(false), Ok(true)]);
         assert!(matches!(seen[3], Err(TxnError::SnapshotTooOld { .. })), "{:?}", seen[3]);
         cluster.stop().unwrap();

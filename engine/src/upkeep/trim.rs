@@ -129,7 +129,7 @@ mod tests {
     use lotus_mvcc::slab::{Purpose, SlotKind};
 
     use super::*;
-    use crate::{Cluster, Inline, Seat, TableSpec, Transaction};
+    use crate::{Cluster, CoordinatorId, Inline, TableSpec, Transaction};
 
     /// A row that is written often: noted with its first update, it has two later versions by the
     /// time that the horizon reaches that one. The slot that is taken away is used at once.
@@ -169,8 +169,8 @@ mod tests {
             let left = session.coordinator().trims.take_due(Timestamp::MAX, 9, |_| true).len();
             Ok((seen, left))
         };
-        let seat = Seat { compute_node: 0, thread: 0 };
-        let (seen, left) = cluster.submit(seat, job).wait().unwrap();
+        let coordinator_id = CoordinatorId { compute_node: 0, thread: 0 };
+        let (seen, left) = cluster.submit(coordinator_id, job).wait().unwrap();
         assert_eq!(seen[0], Ok(Some(vec![2; 8])), "the horizon protects it");
         assert!(matches!(seen[1], Err(TxnError::SnapshotTooOld { .. })), "{:?}", seen[1]);
         assert_eq!(left, 0);

@@ -37,8 +37,8 @@ async fn patient<T>(mut attempt: impl AsyncFnMut() -> Result<T, TxnError>) -> Re
 #[test]
 fn rows_go_through_their_whole_life() {
     for (cluster, table) in shapes() {
-        for seat in cluster.seats().collect::<Vec<_>>() {
-            let life = cluster.submit(seat, move |mut session| async move {
+        for coordinator_id in cluster.coordinators().collect::<Vec<_>>() {
+            let life = cluster.submit(coordinator_id, move |mut session| async move {
                 let session = &mut session;
                 for key in 0..32 {
                     assert_eq!(patient(async || session.read(table, key).await).await?, None);
@@ -159,8 +159,9 @@ fn h20_a_deleted_row_can_be_inserted_again() {
             }
             despite_purges!(session, session.insert(table, 7, 99))
         }));
-        for seat in cluster.seats().collect::<Vec<_>>() {
-            let seen = cluster.submit(seat, move |mut s| async move { s.read(table, 7).await });
+        for coordinator_id in cluster.coordinators().collect::<Vec<_>>() {
+            let seen =
+                cluster.submit(coordinator_id, move |mut s| async move { s.read(table, 7).await });
             assert_eq!(done(seen), Some(99));
         }
         stop_clean(cluster);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    Cluster, ClusterBuilder, Inline, Isolation, MemoryStanding, PrimaryKey, Seat, Session,
+    Cluster, ClusterBuilder, CoordinatorId, Inline, Isolation, MemoryStanding, PrimaryKey, Session,
     SnapshotError, SnapshotInfo, SnapshotVisitor, Submitted, TableId, TableSpec, Transaction,
     TxnError, read_snapshot,
 };
@@ -120,7 +120,7 @@ async fn transfer(
     txn.commit().await.map(drop)
 }
 
-/// Writers at all seats, which do not pause before they are told that it is over.
+/// Writers at all coordinators, which do not pause before they are told that it is over.
 struct Writers {
     over: Arc<AtomicBool>,
     committed: Arc<AtomicU64>,
@@ -130,10 +130,10 @@ struct Writers {
 impl Writers {
     fn start(cluster: &Cluster, tables: &[(TableId, TableSpec)]) -> Self {
         let (over, committed) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let at = |(stream, seat): (u64, Seat)| {
+        let at = |(stream, coordinator_id): (u64, CoordinatorId)| {
             let (over, committed) = (Arc::clone(&over), Arc::clone(&committed));
             let tables = tables.to_vec();
-            cluster.submit(seat, move |mut session| async move {
+            cluster.submit(coordinator_id, move |mut session| async move {
                 let (mut random, mut attempts) = (stream + 1, 0);
                 while !over.load(Ordering::Relaxed) {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
@@ -153,7 +153,7 @@ impl Writers {
                 Ok(())
             })
         };
-        let jobs = (0..).zip(cluster.seats()).map(at).collect();
+        let jobs = (0..).zip(cluster.coordinators()).map(at).collect();
         Self { over, committed, jobs }
     }
 

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    Cluster, ClusterBuilder, Isolation, PrimaryKey, Retention, Seat, Secret, Session, TableId,
-    TableSpec, Transaction, TxnError,
+    Cluster, ClusterBuilder, CoordinatorId, Isolation, PrimaryKey, Retention, Secret, Session,
+    TableId, TableSpec, Transaction, TxnError,
 };
 use lotus_fabric::env::Env;
 
 const BLOBS: TableSpec = TableSpec::new("blobs").record_bytes(8192).capacity(600).shards(8);
-const INSERTER: Seat = Seat { compute_node: 0, thread: 0 };
-const NEIGHBOUR: Seat = Seat { compute_node: 0, thread: 1 };
-const OTHER_NODE: Seat = Seat { compute_node: 1, thread: 1 };
+const INSERTER: CoordinatorId = CoordinatorId { compute_node: 0, thread: 0 };
+const NEIGHBOUR: CoordinatorId = CoordinatorId { compute_node: 0, thread: 1 };
+const OTHER_NODE: CoordinatorId = CoordinatorId { compute_node: 1, thread: 1 };
 
 /// Two compute nodes with two coordinators each, and room for some two hundred rows.
 fn cramped() -> ClusterBuilder {
@@ -47,13 +47,13 @@ where
 /// Inserts rows from `key` on until `refusals` of them in a row find no memory, or `most` are in.
 fn fill(
     cluster: &Cluster,
-    seat: Seat,
+    coordinator_id: CoordinatorId,
     table: TableId,
     from: u64,
     refusals: usize,
     most: usize,
 ) -> Vec<u64> {
-    done(cluster.submit(seat, move |mut session| async move {
+    done(cluster.submit(coordinator_id, move |mut session| async move {
         let (mut inserted, mut refused) = (Vec::new(), 0);
         for key in from.. {
             let insert = async |mut txn: Transaction| {
@@ -78,9 +78,9 @@ fn fill(
 
 /// Fills the memory from every coordinator at once.
 fn fill_all(cluster: &Cluster, table: TableId) -> Vec<u64> {
-    let seats: Vec<_> = cluster.seats().collect();
-    let inserted = Env::real(0).in_parallel(seats.len(), |worker| {
-        fill(cluster, seats[worker], table, worker as u64 * 10_000, 20, usize::MAX)
+    let coordinator_ids: Vec<_> = cluster.coordinators().collect();
+    let inserted = Env::real(0).in_parallel(coordinator_ids.len(), |worker| {
+        fill(cluster, coordinator_ids[worker], table, worker as u64 * 10_000, 20, usize::MAX)
     });
     let keys = inserted.concat();
     assert!(keys.len() > 100, "only {} rows", keys.len());
@@ -91,13 +91,13 @@ fn fill_all(cluster: &Cluster, table: TableId) -> Vec<u64> {
 /// error.
 fn delete(
     cluster: &Cluster,
-    seat: Seat,
+    coordinator_id: CoordinatorId,
     table: TableId,
     keys: &[u64],
     at_once: usize,
 ) -> (usize, Option<TxnError>) {
     let keys = keys.to_vec();
-    done(cluster.submit(seat, move |mut session| async move {
+    done(cluster.submit(coordinator_id, move |mut session| async move {
         let (mut refused, mut first) = (0, None);
         for some in keys.chunks(at_once) {
             let delete = async |mut txn: Transaction| {
@@ -118,9 +118,15 @@ fn delete(
 
 /// Writes a new value of this byte to existing rows, which must succeed.
 #[track_caller]
-fn update_all(cluster: &Cluster, seat: Seat, table: TableId, keys: &[u64], byte: u8) {
+fn update_all(
+    cluster: &Cluster,
+    coordinator_id: CoordinatorId,
+    table: TableId,
+    keys: &[u64],
+    byte: u8,
+) {
     let keys = keys.to_vec();
-    done(cluster.submit(seat, move |mut session| async move {
+    done(cluster.submit(coordinator_id, move |mut session| async move {
         for key in keys {
             let update = async |mut txn: Transaction| {
                 let item = txn.add_rw(table, key)?;
@@ -138,7 +144,7 @@ fn update_all(cluster: &Cluster, seat: Seat, table: TableId, keys: &[u64], byte:
 /// without room are passed over, as long as there is room in another one.
 fn insert_when_there_is_room(
     cluster: &Cluster,
-    seat: Seat,
+    coordinator_id: CoordinatorId,
     table: TableId,
     from: u64,
     count: usize,
@@ -146,10 +152,10 @@ fn insert_when_there_is_room(
     let mut inserted = Vec::new();
     let filled = eventually_within(Duration::from_secs(15), || {
         let next = inserted.last().map_or(from, |last| last + 1);
-        inserted.extend(fill(cluster, seat, table, next, 20, count - inserted.len()));
+        inserted.extend(fill(cluster, coordinator_id, table, next, 20, count - inserted.len()));
         inserted.len() == count
     });
-    assert!(filled, "{} of {count} rows have found room at {seat:?}", inserted.len());
+    assert!(filled, "{} of {count} rows have found room at {coordinator_id:?}", inserted.len());
     inserted
 }
 
@@ -234,11 +240,12 @@ fn what_one_node_can_spare_another_can_insert() {
 fn updates_succeed_when_all_memory_is_taken() {
     let (cluster, table) = with_blobs(cramped());
     let keys = fill_all(&cluster, table);
-    let seats = [INSERTER, NEIGHBOUR, OTHER_NODE];
+    let coordinator_ids = [INSERTER, NEIGHBOUR, OTHER_NODE];
     for round in 1..=3_u8 {
-        for (index, some) in keys.chunks(keys.len().div_ceil(seats.len())).enumerate() {
-            let seat = seats[(index + usize::from(round)) % seats.len()];
-            update_all(&cluster, seat, table, some, round);
+        for (index, some) in keys.chunks(keys.len().div_ceil(coordinator_ids.len())).enumerate() {
+            let coordinator_id =
+                coordinator_ids[(index + usize::from(round)) % coordinator_ids.len()];
+            update_all(&cluster, coordinator_id, table, some, round);
         }
     }
     let mut rows = 0;

@@ -106,21 +106,23 @@ fn come_and_go_in(inline: Inline, row_bytes: u64) {
     let spec = spec.inline(inline);
     let cluster = start(small().coroutines(3));
     let table = cluster.create_table(spec).expect("it is new");
-    let seats: Vec<_> = cluster.seats().collect();
+    let coordinator_ids: Vec<_> = cluster.coordinators().collect();
     let over = Arc::new(AtomicBool::new(false));
-    let lookers: Vec<_> = seats
+    let lookers: Vec<_> = coordinator_ids
         .iter()
-        .map(|seat| {
+        .map(|coordinator_id| {
             let over = Arc::clone(&over);
-            cluster.submit(*seat, move |session| async move { look(session, table, &over).await })
+            cluster.submit(*coordinator_id, move |session| async move {
+                look(session, table, &over).await
+            })
         })
         .collect();
     for step in (0..rows_of(0).end + ALIVE).step_by(STEPS as usize) {
         let workers = (0..WORKERS).map(|worker| {
-            let seat = seats[worker as usize % seats.len()];
+            let coordinator_id = coordinator_ids[worker as usize % coordinator_ids.len()];
             let rows = rows_of(worker);
             let from = rows.start + step;
-            cluster.submit(seat, move |session| come_and_go(session, table, rows, from))
+            cluster.submit(coordinator_id, move |session| come_and_go(session, table, rows, from))
         });
         // Start all workers before waiting for the first.
         workers.collect::<Vec<_>>().into_iter().for_each(done);

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use crate::common::*;
-use lotus::{Cluster, Committed, Isolation, Seat, Session, TableId, Transaction, TxnError};
+use lotus::{
+    Cluster, Committed, CoordinatorId, Isolation, Session, TableId, Transaction, TxnError,
+};
 
 /// Polls a future once.
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
@@ -43,8 +45,8 @@ async fn holding(session: &mut Session, table: TableId) -> Result<Transaction, T
 
 /// Changes rows 1 and 2 from every coordinator, which works only if they are not locked.
 fn assert_usable(cluster: &Cluster, table: TableId) {
-    for seat in cluster.seats().collect::<Vec<_>>() {
-        done(cluster.submit(seat, move |mut session| async move {
+    for coordinator_id in cluster.coordinators().collect::<Vec<_>>() {
+        done(cluster.submit(coordinator_id, move |mut session| async move {
             for (attempt, key) in (0..).flat_map(|attempt| [(attempt, 1), (attempt, 2)]) {
                 // Remote unlocks are under way.
                 match session.update(table, key, key * 10).await {
@@ -66,7 +68,7 @@ fn assert_usable(cluster: &Cluster, table: TableId) {
 fn h21_a_panic_in_a_transaction_releases_its_locks() {
     for nodes in [1, 2] {
         let (cluster, table) = one_slot(nodes);
-        let last = Seat { compute_node: nodes - 1, thread: 0 };
+        let last = CoordinatorId { compute_node: nodes - 1, thread: 0 };
         let before_anything = cluster.submit(last, |_| -> std::future::Ready<Result<(), _>> {
             panic!("before there is a future")
         });
@@ -92,7 +94,7 @@ fn h21_a_panic_in_a_transaction_releases_its_locks() {
 fn dropping_a_transaction_releases_its_locks_and_changes_nothing() {
     for nodes in [1, 2] {
         let (cluster, table) = one_slot(nodes);
-        let last = Seat { compute_node: nodes - 1, thread: 0 };
+        let last = CoordinatorId { compute_node: nodes - 1, thread: 0 };
         done(cluster.submit(last, move |mut session| async move {
             drop(holding(&mut session, table).await?);
             holding(&mut session, table).await?.abort();
@@ -114,7 +116,7 @@ fn dropping_a_transaction_releases_its_locks_and_changes_nothing() {
 fn h10_an_execution_that_nobody_waits_for_leaves_no_lock() {
     for nodes in [1, 2] {
         let (cluster, table) = one_slot(nodes);
-        let last = Seat { compute_node: nodes - 1, thread: 0 };
+        let last = CoordinatorId { compute_node: nodes - 1, thread: 0 };
         done(cluster.submit(last, move |mut session| async move {
             for polls in 0..6 {
                 let mut txn = session.begin(Isolation::Serializable).await?;

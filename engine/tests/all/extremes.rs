@@ -56,7 +56,7 @@ fn a_transaction_reads_two_thousand_rows_and_writes_as_many_as_the_log_takes() {
         let deleted = |key: &u64| *key < MOST_WRITES && key % 3 == 1;
         let inserted = (0..MOST_WRITES).filter(|key| key % 3 == 2).map(|key| READS + key);
         assert_keys(&cluster, table, (0..READS).filter(|key| !deleted(key)).chain(inserted));
-        let last = *cluster.seats().collect::<Vec<_>>().last().expect("there is one");
+        let last = *cluster.coordinators().collect::<Vec<_>>().last().expect("there is one");
         done(cluster.submit(last, move |mut session| async move {
             for key in 0..MOST_WRITES {
                 let expected = [Some(key + 1), None, Some(key)][key as usize % 3];

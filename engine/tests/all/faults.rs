@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    Cluster, Isolation, LockKind, PrimaryKey, Seat, Session, TableId, TimestampKind, Transaction,
-    TxnError, VisibleOrder,
+    Cluster, CoordinatorId, Isolation, LockKind, PrimaryKey, Session, TableId, TimestampKind,
+    Transaction, TxnError, VisibleOrder,
 };
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::{Epoch, NodeId};
@@ -20,7 +20,7 @@ use lotus_fabric::transport::Fabric;
 const MEMORY_NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 const COMPUTE_NODES: [NodeId; 2] = [NodeId(3), NodeId(4)];
 /// The first coordinator of the second compute node.
-const SECOND: Seat = Seat { compute_node: 1, thread: 0 };
+const SECOND: CoordinatorId = CoordinatorId { compute_node: 1, thread: 0 };
 
 fn set_reachable(fabric: &LocalFabric, nodes: &[NodeId], reachable: bool) {
     for node in nodes {
@@ -121,10 +121,10 @@ fn a_memory_node_that_was_away_while_rows_were_read_is_used_again() {
     let rows: Vec<_> = (0..6).map(|key| (key, key)).collect();
     insert_all(&cluster, table, &rows);
     let fabric = cluster.local_fabric().clone();
-    for seat in [FIRST, SECOND] {
+    for coordinator_id in [FIRST, SECOND] {
         for node in MEMORY_NODES {
             let fabric = fabric.clone();
-            done(cluster.submit(seat, move |mut session| async move {
+            done(cluster.submit(coordinator_id, move |mut session| async move {
                 for read_only in [true, false] {
                     set_reachable(&fabric, &[node], false);
                     let mut txn = match read_only {
@@ -174,9 +174,9 @@ fn h22_commits_outlast_memory_nodes_that_come_and_go() {
         insert_all(&cluster, table, &(0..ROWS).map(|key| (key, 0)).collect::<Vec<_>>());
         let enough = Arc::new(AtomicBool::new(false));
         let workers: Vec<_> = [FIRST, SECOND, FIRST, SECOND]
-            .map(|seat| {
+            .map(|coordinator_id| {
                 let enough = Arc::clone(&enough);
-                cluster.submit(seat, move |mut session| async move {
+                cluster.submit(coordinator_id, move |mut session| async move {
                     increment(&mut session, table, ROWS, &enough).await
                 })
             })
@@ -250,12 +250,12 @@ fn h21_an_unknown_commit_ends_by_itself() {
 
 fn update_at(
     cluster: &Cluster,
-    seat: Seat,
+    coordinator_id: CoordinatorId,
     table: TableId,
     key: u64,
     value: u64,
 ) -> Result<(), TxnError> {
-    outcome(cluster.submit(seat, move |mut session| async move {
+    outcome(cluster.submit(coordinator_id, move |mut session| async move {
         session.update(table, key, value).await.map(drop)
     }))
 }
@@ -323,9 +323,9 @@ fn h10_lost_lock_messages_lose_no_locks() {
     insert_all(&cluster, table, &(0..ROWS).map(|key| (key, 0)).collect::<Vec<_>>());
     let enough = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> = [FIRST, SECOND, FIRST, SECOND]
-        .map(|seat| {
+        .map(|coordinator_id| {
             let enough = Arc::clone(&enough);
-            cluster.submit(seat, move |mut session| async move {
+            cluster.submit(coordinator_id, move |mut session| async move {
                 increment(&mut session, table, ROWS, &enough).await
             })
         })
@@ -351,7 +351,7 @@ fn h2_nothing_that_an_expelled_node_does_takes_effect() {
         let txn = holding(&mut session, table, key, 2).await?;
         fence(&fabric, COMPUTE_NODES[1]);
         let attempt = txn.commit().await;
-        Ok((attempt, session.view().seat()))
+        Ok((attempt, session.view().coordinator_id()))
     }));
     assert!(matches!(attempt, Err(TxnError::Unknown(_) | TxnError::Fenced)), "{attempt:?}");
     assert_eq!(later, SECOND);

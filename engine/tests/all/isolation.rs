@@ -85,8 +85,10 @@ fn no_update_is_lost() {
         let (cluster, table) = with_numbers(builder);
         insert_all(&cluster, table, &[(0, 0), (1, 0), (2, 0)]);
         let mut workers = Vec::new();
-        for (worker, seat) in cluster.seats().flat_map(|seat| [seat; 3]).enumerate() {
-            workers.push(cluster.submit(seat, move |mut session| async move {
+        for (worker, coordinator_id) in
+            cluster.coordinators().flat_map(|coordinator_id| [coordinator_id; 3]).enumerate()
+        {
+            workers.push(cluster.submit(coordinator_id, move |mut session| async move {
                 let isolation = ISOLATIONS[worker % 2];
                 for step in 0..INCREMENTS {
                     let key = (worker as u64 + step) % COUNTERS;
@@ -126,8 +128,10 @@ fn h1_every_total_of_a_bank_is_the_same() {
         let opening: Vec<_> = (0..ACCOUNTS).map(|account| (account, EACH)).collect();
         insert_all(&cluster, table, &opening);
         let mut workers = Vec::new();
-        for (worker, seat) in cluster.seats().flat_map(|seat| [seat; 3]).enumerate() {
-            workers.push(cluster.submit(seat, move |mut session| async move {
+        for (worker, coordinator_id) in
+            cluster.coordinators().flat_map(|coordinator_id| [coordinator_id; 3]).enumerate()
+        {
+            workers.push(cluster.submit(coordinator_id, move |mut session| async move {
                 let isolation = ISOLATIONS[worker % 2];
                 for step in 0..15 {
                     let number = worker as u64 * 31 + step * 7;
@@ -164,8 +168,8 @@ fn h18_no_reader_sees_less_than_an_earlier_reader() {
         insert_all(&cluster, table, &[(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]);
         let enough = Arc::new(AtomicBool::new(false));
         let stop_writing = Arc::clone(&enough);
-        let seats: Vec<_> = cluster.seats().collect();
-        let writer = cluster.submit(seats[3], move |mut session| async move {
+        let coordinator_ids: Vec<_> = cluster.coordinators().collect();
+        let writer = cluster.submit(coordinator_ids[3], move |mut session| async move {
             for value in 1u64.. {
                 retrying!(session, {
                     let mut txn = session.begin(Isolation::Serializable).await?;
@@ -183,9 +187,10 @@ fn h18_no_reader_sees_less_than_an_earlier_reader() {
         });
         let mut latest = 0;
         for round in 0..40 {
-            let seen = done(cluster.submit(seats[round % 4], move |mut session| async move {
-                retrying!(session, snapshot(&mut session, table, ROWS).await)
-            }));
+            let seen =
+                done(cluster.submit(coordinator_ids[round % 4], move |mut session| async move {
+                    retrying!(session, snapshot(&mut session, table, ROWS).await)
+                }));
             assert!(seen.iter().all(|value| *value == seen[0]), "{seen:?}");
             assert!(seen[0] >= latest, "{} after {latest}: {:?}", seen[0], cluster.config());
             latest = seen[0];
@@ -203,10 +208,11 @@ fn h18_what_was_committed_is_seen_by_all_who_come_later() {
     for builder in variants() {
         let (cluster, table) = with_numbers(builder);
         insert(&cluster, table, 1, 0);
-        let seats: Vec<_> = cluster.seats().collect();
+        let coordinator_ids: Vec<_> = cluster.coordinators().collect();
         let mut last = None;
         for value in 1..40u64 {
-            let [writer, reader] = [value as usize, value as usize / 4].map(|n| seats[n % 4]);
+            let [writer, reader] =
+                [value as usize, value as usize / 4].map(|n| coordinator_ids[n % 4]);
             let receipt = done(cluster.submit(writer, move |mut session| async move {
                 retrying!(session, session.update(table, 1, value).await)
             }));
@@ -240,11 +246,11 @@ fn skewed(builder: ClusterBuilder, isolation: Isolation, rows: [u64; 2], present
         assert_clean(&cluster);
     }
     let arrived = Arc::new(AtomicUsize::new(0));
-    let seats: Vec<_> = cluster.seats().collect();
+    let coordinator_ids: Vec<_> = cluster.coordinators().collect();
     let both: Vec<_> = [0, 1]
         .map(|side| {
             let arrived = Arc::clone(&arrived);
-            cluster.submit(seats[side * 2], move |mut session| async move {
+            cluster.submit(coordinator_ids[side * 2], move |mut session| async move {
                 let view = session.view();
                 let mut txn = session.begin(isolation).await?;
                 let other = txn.add_ro(table, rows[1 - side])?;
@@ -320,8 +326,8 @@ fn read_late(builder: ClusterBuilder, writes: u64) -> Option<(Option<u64>, Optio
     insert_all(&cluster, table, &[(1, 0), (2, 0)]);
     let stage = Arc::new(AtomicU64::new(0));
     let (reading, writing) = (Arc::clone(&stage), Arc::clone(&stage));
-    let seats: Vec<_> = cluster.seats().collect();
-    let reader = cluster.submit(seats[0], move |mut session| async move {
+    let coordinator_ids: Vec<_> = cluster.coordinators().collect();
+    let reader = cluster.submit(coordinator_ids[0], move |mut session| async move {
         let view = session.view();
         let mut txn = session.begin_read_only().await?;
         let first = txn.add_ro(table, 1)?;
@@ -332,7 +338,7 @@ fn read_late(builder: ClusterBuilder, writes: u64) -> Option<(Option<u64>, Optio
         let executed = txn.execute().await;
         Ok(executed.map(|()| (number_of(&txn, first), number_of(&txn, second))))
     });
-    done(cluster.submit(seats[2], move |mut session| async move {
+    done(cluster.submit(coordinator_ids[2], move |mut session| async move {
         until(&session.view(), || writing.load(Ordering::SeqCst) == 1).await;
         for value in 1..=writes {
             retrying!(session, {

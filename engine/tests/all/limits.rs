@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    Abort, Cluster, ClusterBuilder, ClusterError, CriticalField, Isolation, LockKind, PrimaryKey,
-    Seat, TableId, TableSpec, Transaction, TxnError,
+    Abort, Cluster, ClusterBuilder, ClusterError, CoordinatorId, CriticalField, Isolation,
+    LockKind, PrimaryKey, TableId, TableSpec, Transaction, TxnError,
 };
 use lotus_fabric::env::Env;
 use lotus_fabric::sim::{Config, Profile, SimMachines, World};
@@ -68,7 +68,8 @@ fn settings_that_do_not_add_up_are_refused_with_a_sentence() {
 fn only_seats_that_exist_take_jobs() {
     let (cluster, _) = with_numbers(small().compute_nodes(2));
     for (compute_node, thread) in [(0, 1), (2, 0), (usize::MAX, 0)] {
-        let submit = || drop(cluster.submit(Seat { compute_node, thread }, |_| async { Ok(()) }));
+        let submit =
+            || drop(cluster.submit(CoordinatorId { compute_node, thread }, |_| async { Ok(()) }));
         let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(submit));
         assert!(refused.is_err(), "compute node {compute_node}, thread {thread}");
     }
@@ -208,8 +209,8 @@ const BLOBS: TableSpec = TableSpec::new("blobs").record_bytes(8192).capacity(600
 
 /// Inserts rows of 8 KiB under keys `from..` until one and then 40 more have been refused. Returns
 /// the keys inserted.
-fn fill(cluster: &Cluster, seat: Seat, table: TableId, from: u64) -> Vec<u64> {
-    done(cluster.submit(seat, move |mut session| async move {
+fn fill(cluster: &Cluster, coordinator_id: CoordinatorId, table: TableId, from: u64) -> Vec<u64> {
+    done(cluster.submit(coordinator_id, move |mut session| async move {
         let (mut inserted, mut refused) = (Vec::new(), 0);
         for key in from.. {
             let mut txn = session.begin(Isolation::Serializable).await?;
@@ -266,9 +267,14 @@ fn the_end_of_memory_is_found_by_many_at_once() {
     let builder = small().memory_limit(6 << 20).compute_nodes(2).threads(2);
     let cluster = start(builder);
     let table = cluster.create_table(BLOBS).expect("there is room");
-    let seats: Vec<_> = cluster.seats().collect();
+    let coordinator_ids: Vec<_> = cluster.coordinators().collect();
     let inserted = Env::real(0).in_parallel(16, |worker| {
-        fill(&cluster, seats[worker % seats.len()], table, worker as u64 * 10_000)
+        fill(
+            &cluster,
+            coordinator_ids[worker % coordinator_ids.len()],
+            table,
+            worker as u64 * 10_000,
+        )
     });
     assert_keys(&cluster, table, inserted.concat());
     let used = cluster.memory_use().expect("all nodes can be reached");
@@ -396,8 +402,8 @@ fn h20_index_chains_grow_as_long_as_need_be() {
             inserted.expect("nothing stands in its way");
         }
         assert_keys(&cluster, table, 0..ROWS);
-        for seat in cluster.seats().collect::<Vec<_>>() {
-            done(cluster.submit(seat, move |mut session| async move {
+        for coordinator_id in cluster.coordinators().collect::<Vec<_>>() {
+            done(cluster.submit(coordinator_id, move |mut session| async move {
                 let mut txn = session.begin_read_only().await?;
                 let items: Result<Vec<_>, _> =
                     (0..=ROWS).map(|key| txn.add_ro(table, key)).collect();
@@ -433,20 +439,20 @@ fn an_index_grows_with_its_table() {
     }
     assert_keys(&cluster, table, 0..ROWS);
     let rounds = || cluster.counters().expect("no coordinator has failed").doorbells;
-    let seats: Vec<_> = cluster.seats().collect();
+    let coordinator_ids: Vec<_> = cluster.coordinators().collect();
     // Rounds of READs that it takes to read a row, by a table's first user and later.
     let mut each = [0.0; 4];
     for taken in &mut each {
         let before = rounds();
-        for seat in &seats {
-            done(cluster.submit(*seat, move |mut session| async move {
+        for coordinator_id in &coordinator_ids {
+            done(cluster.submit(*coordinator_id, move |mut session| async move {
                 for key in (0..ROWS).step_by(STEP) {
                     assert_eq!(session.read(table, key).await?, Some(key));
                 }
                 Ok(())
             }));
         }
-        let read = seats.len() as u64 * ROWS.div_ceil(STEP as u64);
+        let read = coordinator_ids.len() as u64 * ROWS.div_ceil(STEP as u64);
         *taken = (rounds() - before) as f64 / read as f64;
     }
     assert!(each[0] < 6.0, "{each:?}");
@@ -473,11 +479,11 @@ fn an_index_that_grows_stalls_no_insert() {
     let cluster = builder.start_on(SimMachines::new(world)).expect("the machines work");
     let spec = TableSpec::new("outgrown").record_bytes(8).capacity(40).shards(4);
     let table = cluster.create_table(spec).expect("there is room");
-    let seats: Vec<_> = cluster.seats().collect();
+    let coordinator_ids: Vec<_> = cluster.coordinators().collect();
     let workers: Vec<_> = (0..WORKERS)
         .map(|worker| {
-            let seat = seats[worker as usize % seats.len()];
-            cluster.submit(seat, move |mut session| async move {
+            let coordinator_id = coordinator_ids[worker as usize % coordinator_ids.len()];
+            cluster.submit(coordinator_id, move |mut session| async move {
                 let mut longest = Duration::ZERO;
                 for key in (worker * EACH)..(worker + 1) * EACH {
                     let begun = session.now();

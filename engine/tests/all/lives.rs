@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Cluster, ClusterBuilder, Isolation, Seat, Session, TableId, TableSpec, TxnError};
+use lotus::{
+    Cluster, ClusterBuilder, CoordinatorId, Isolation, Session, TableId, TableSpec, TxnError,
+};
 
 /// Four rows fill a node, so almost each fourth one needs a new node.
 const LOG: TableSpec =
@@ -64,7 +66,7 @@ fn grow_everywhere(cluster: &Cluster, nodes: usize, table: TableId, life: u64, r
         .map(|compute_node| {
             let first = compute_node as u64 * share;
             let at_once = 1 + 2 * compute_node as u64;
-            cluster.submit(Seat { compute_node, thread: 0 }, async move |mut session| {
+            cluster.submit(CoordinatorId { compute_node, thread: 0 }, async move |mut session| {
                 grow(&mut session, table, life, first..first + share, at_once).await
             })
         })

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Isolation, LockWait, Seat, TxnError};
+use lotus::{CoordinatorId, Isolation, LockWait, TxnError};
 
-const SECOND: Seat = Seat { compute_node: 1, thread: 0 };
+const SECOND: CoordinatorId = CoordinatorId { compute_node: 1, thread: 0 };
 
 /// Writers of one row at two nodes, more than can be in a hurry at once: without a failed attempt
 /// each gets its turn.
@@ -15,8 +15,8 @@ fn writers_of_one_row_at_two_nodes_wait_for_one_another_and_none_is_refused() {
     let (cluster, table) = with_numbers(builder.lock_timeout(Duration::from_secs(30)));
     let key = key_owned_by(&cluster, table, 0, 0);
     insert_all(&cluster, table, &[(key, 0)]);
-    let add = |seat| {
-        cluster.submit(seat, move |mut session| async move {
+    let add = |coordinator_id| {
+        cluster.submit(coordinator_id, move |mut session| async move {
             for _ in 0..32 {
                 let mut txn = session.begin(Isolation::Serializable).await?;
                 let item = txn.add_rw(table, key)?;
@@ -39,7 +39,7 @@ fn writers_of_one_row_at_two_nodes_wait_for_one_another_and_none_is_refused() {
 /// the lock is not granted to what is over.
 #[test]
 fn h10_a_transaction_that_is_dropped_while_it_waits_leaves_its_queue() {
-    for seat in [FIRST, SECOND] {
+    for coordinator_id in [FIRST, SECOND] {
         let builder = small().compute_nodes(2).lock_wait(LockWait::Ordered);
         let (cluster, table) = with_numbers(builder.lock_timeout(Duration::from_secs(30)));
         let key = key_owned_by(&cluster, table, 0, 0);
@@ -57,7 +57,7 @@ fn h10_a_transaction_that_is_dropped_while_it_waits_leaves_its_queue() {
             Ok::<_, TxnError>(())
         });
         is_locked.recv_blocking().expect("it holds the lock");
-        done(cluster.submit(seat, move |mut session| async move {
+        done(cluster.submit(coordinator_id, move |mut session| async move {
             let mut txn = session.begin(Isolation::Serializable).await?;
             txn.add_rw(table, key)?;
             let view = session.view();
@@ -72,7 +72,12 @@ fn h10_a_transaction_that_is_dropped_while_it_waits_leaves_its_queue() {
             Ok(())
         }));
         // The same slot, or another one: nothing is in the way but the row itself.
-        done(cluster.submit(seat, move |mut s| async move { s.update(table, other, 1).await }));
+        done(
+            cluster.submit(
+                coordinator_id,
+                move |mut s| async move { s.update(table, other, 1).await },
+            ),
+        );
         release.send_blocking(()).expect("it waits for that");
         done(holder);
         done(cluster.submit(SECOND, move |mut s| async move { s.update(table, key, 3).await }));

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Cluster, Isolation, LockKind, MemoryStanding, Seat, TableId, Transaction, TxnError};
+use lotus::{
+    Cluster, CoordinatorId, Isolation, LockKind, MemoryStanding, TableId, Transaction, TxnError,
+};
 use lotus_fabric::ids::NodeId;
 
 /// The lock systems that a cluster may have on its memory nodes.
@@ -73,13 +75,15 @@ fn locks_of_a_lost_node_are_taken_by_the_others_and_by_its_next_life() {
     for kind in KINDS {
         let builder = small().compute_nodes(3).lease(Some(lease())).locks(kind);
         let (cluster, table) = with_zeroes(builder, ROWS);
-        let holding = hold(&cluster, Seat { compute_node: 1, thread: 0 }, table, 8);
-        let waiting =
-            cluster.submit(Seat { compute_node: 1, thread: 0 }, move |mut session| async move {
+        let holding = hold(&cluster, CoordinatorId { compute_node: 1, thread: 0 }, table, 8);
+        let waiting = cluster.submit(
+            CoordinatorId { compute_node: 1, thread: 0 },
+            move |mut session| async move {
                 let mut txn = session.begin(Isolation::Serializable).await?;
                 (4..12).try_for_each(|row| txn.add_rw(table, row).map(drop))?;
                 txn.execute().await
-            });
+            },
+        );
         cluster.kill(1);
         assert_eq!(holding.wait(), Err(TxnError::Fenced), "{kind:?}");
         let _ = waiting.wait();
@@ -101,7 +105,7 @@ fn locks_that_nobody_wants_of_a_lost_node_pass_an_audit() {
     for kind in KINDS {
         let builder = small().compute_nodes(2).lease(Some(lease())).locks(kind);
         let (cluster, table) = with_zeroes(builder, ROWS);
-        let holding = hold(&cluster, Seat { compute_node: 1, thread: 0 }, table, 8);
+        let holding = hold(&cluster, CoordinatorId { compute_node: 1, thread: 0 }, table, 8);
         cluster.kill(1);
         assert_eq!(holding.wait(), Err(TxnError::Fenced), "{kind:?}");
         cluster.settle().expect("the survivor does not fail");

@@ -71,10 +71,10 @@ fn whoever_dawdles_with_a_lock_gives_it_up() {
     let row = key_owned_by(&cluster, table, 0, 0);
     let shard = cluster.shard_of(table, row).expect("the table exists");
     for dawdler in 0..2 {
-        let seat = lotus::Seat { compute_node: dawdler, thread: 0 };
+        let coordinator_id = lotus::CoordinatorId { compute_node: dawdler, thread: 0 };
         let (begun, has_begun) = async_channel::bounded(1);
         let (moved, has_moved) = async_channel::bounded::<()>(1);
-        let dawdles = cluster.submit(seat, move |mut session| async move {
+        let dawdles = cluster.submit(coordinator_id, move |mut session| async move {
             let mut txn = session.begin(Isolation::Serializable).await?;
             let item = txn.add_rw(table, row)?;
             txn.execute().await?;
@@ -149,7 +149,7 @@ fn an_order_that_nobody_answers_is_looked_up() {
 
     let (begun, has_begun) = async_channel::bounded(1);
     let (release, released) = async_channel::bounded::<()>(1);
-    let holds = cluster.submit(lotus::Seat { compute_node: giver, thread: 0 }, {
+    let holds = cluster.submit(lotus::CoordinatorId { compute_node: giver, thread: 0 }, {
         move |mut session| async move {
             let mut txn = session.begin(Isolation::Serializable).await?;
             txn.add_rw(table, row)?;

@@ -121,9 +121,9 @@ impl Drop for Scratch {
 
 /// Secret in a snapshot.
 #[derive(Default)]
-struct Kept(Option<Secret>);
+struct FoundSecret(Option<Secret>);
 
-impl SnapshotVisitor for Kept {
+impl SnapshotVisitor for FoundSecret {
     fn secret(&mut self, secret: Secret) -> Result<(), SnapshotError> {
         assert_eq!(self.0.replace(secret), None, "there is one");
         Ok(())
@@ -150,10 +150,10 @@ fn rows_keep_their_names_in_the_next_life_of_a_cluster() {
     for life in 1..=2 {
         cluster.snapshot(&scratch.0).expect("nothing stands in its way");
         stop_clean(cluster);
-        let mut kept = Kept::default();
+        let mut found = FoundSecret::default();
         let mut file = std::fs::File::open(&scratch.0).expect("it was written");
-        read_snapshot(&mut file, &mut kept).expect("it is sound");
-        assert_eq!(kept.0, Some(first.secret()));
+        read_snapshot(&mut file, &mut found).expect("it is sound");
+        assert_eq!(found.0, Some(first.secret()));
         cluster = start(founded().compute_nodes(2));
         cluster.restore(&scratch.0).expect("it is whole");
         assert_eq!(naming(&cluster), first, "life {life}");

@@ -9,14 +9,14 @@ use std::time::Duration;
 use crate::common::*;
 use async_channel::{Receiver, Sender};
 use lotus::{
-    Abort, Cluster, ClusterError, Committed, Isolation, Seat, Submitted, TableId, Transaction,
-    TxnError, TxnOptions,
+    Abort, Cluster, ClusterError, Committed, CoordinatorId, Isolation, Submitted, TableId,
+    Transaction, TxnError, TxnOptions,
 };
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 
 const SHORT: Duration = Duration::from_millis(200);
-const SECOND: Seat = Seat { compute_node: 1, thread: 0 };
+const SECOND: CoordinatorId = CoordinatorId { compute_node: 1, thread: 0 };
 
 /// Locks a row to write, and never ends.
 async fn stuck(txn: &mut Transaction, table: TableId, row: u64) -> Result<(), TxnError> {
@@ -254,7 +254,7 @@ fn a_thread_that_is_blocked_is_named_and_outlasts_a_stop() {
     let (submitted, release) = blocked(&cluster, table, 0);
     let is_named = || cluster.held_up().iter().any(|one| one.what == "\"blocks\"");
     eventually(is_named);
-    assert_eq!(cluster.held_up()[0].seat, FIRST);
+    assert_eq!(cluster.held_up()[0].coordinator_id, FIRST);
     drop(release);
     // It is slow, and that is all.
     done_at_last(submitted);

@@ -9,8 +9,8 @@ use std::task::Poll;
 use crate::common::*;
 use lotus::ordered::Rows;
 use lotus::{
-    Cluster, ClusterError, Isolation, PrimaryKey, RowSource, Seat, Session, TableId, TableSpec,
-    Transaction, TxnError,
+    Cluster, ClusterError, CoordinatorId, Isolation, PrimaryKey, RowSource, Session, TableId,
+    TableSpec, Transaction, TxnError,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -22,8 +22,8 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 const SPEC: TableSpec =
     TableSpec::new("sorted").key_bytes(20).record_bytes(100).capacity(2_000).ordered();
 
-fn seat(compute_node: usize) -> Seat {
-    Seat { compute_node, thread: 0 }
+fn coordinator_id(compute_node: usize) -> CoordinatorId {
+    CoordinatorId { compute_node, thread: 0 }
 }
 
 /// Runs a job at a compute node, again while the locks of the transaction before are not released
@@ -33,7 +33,7 @@ where
     T: Send + 'static,
     F: AsyncFn(&mut Session) -> Result<T, TxnError> + Send + 'static,
 {
-    outcome(cluster.submit(seat(compute_node), async move |mut session: Session| {
+    outcome(cluster.submit(coordinator_id(compute_node), async move |mut session: Session| {
         again(&mut session, job).await
     }))
 }
@@ -413,7 +413,7 @@ fn both_add_the_last_one(isolation: Isolation) -> usize {
     let counted = Arc::new(AtomicU64::new(0));
     let submitted = [(0, 1), (1, LOADED - 2)].map(|(compute_node, place)| {
         let counted = Arc::clone(&counted);
-        cluster.submit(seat(compute_node), async move |mut session: Session| {
+        cluster.submit(coordinator_id(compute_node), async move |mut session: Session| {
             let view = session.view();
             let mut txn = session.begin(isolation).await?;
             assert_eq!(count(&mut txn, table).await?, LOADED as usize);
@@ -440,7 +440,7 @@ fn h20_no_phantom_comes_into_a_range() {
         let (cluster, table) = with_loaded();
         let stage = Arc::new(AtomicU64::new(0));
         let (reading, writing) = (Arc::clone(&stage), Arc::clone(&stage));
-        let reader = cluster.submit(seat(0), async move |mut session: Session| {
+        let reader = cluster.submit(coordinator_id(0), async move |mut session: Session| {
             let view = session.view();
             let mut txn = match isolation {
                 Some(isolation) => session.begin(isolation).await?,
@@ -457,19 +457,20 @@ fn h20_no_phantom_comes_into_a_range() {
             txn.ordered(table)?.insert(&between(LOADED / 2), b"phantom").await?;
             txn.commit().await.map(drop)
         };
-        let tried = outcome(cluster.submit(seat(1), async move |mut session: Session| {
-            until(&session.view(), || writing.load(Ordering::SeqCst) == 1).await;
-            let mut tried = Ok(());
-            for attempts in 0..20 {
-                tried = insert(&mut session).await;
-                if tried.is_ok() {
-                    break;
+        let tried =
+            outcome(cluster.submit(coordinator_id(1), async move |mut session: Session| {
+                until(&session.view(), || writing.load(Ordering::SeqCst) == 1).await;
+                let mut tried = Ok(());
+                for attempts in 0..20 {
+                    tried = insert(&mut session).await;
+                    if tried.is_ok() {
+                        break;
+                    }
+                    session.back_off(attempts).await;
                 }
-                session.back_off(attempts).await;
-            }
-            writing.store(2, Ordering::SeqCst);
-            Ok(tried)
-        }));
+                writing.store(2, Ordering::SeqCst);
+                Ok(tried)
+            }));
         outcome(reader).expect("nothing is in its way");
         match (tried.expect("it ends"), isolation) {
             (Err(TxnError::Conflict { key, .. }), Some(Isolation::Serializable)) => {
@@ -489,8 +490,8 @@ fn h20_no_phantom_comes_into_a_range() {
 fn clients_at_two_nodes_lose_nothing() {
     let (cluster, table) = with_table(small().compute_nodes(2), SPEC);
     let submitted = (0..8_u8).map(|client| {
-        let seat = seat(usize::from(client % 2));
-        cluster.submit(seat, async move |mut session: Session| {
+        let coordinator_id = coordinator_id(usize::from(client % 2));
+        cluster.submit(coordinator_id, async move |mut session: Session| {
             let mut mine = Map::new();
             let mut rng = SmallRng::seed_from_u64(client.into());
             for _ in 0..150 {

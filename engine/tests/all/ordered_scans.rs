@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use lotus::{
-    Cluster, Isolation, KeyRange, ScanCursor, ScanError, ScanPage, Seat, Session, TableId,
+    Cluster, CoordinatorId, Isolation, KeyRange, ScanCursor, ScanError, ScanPage, Session, TableId,
     TableSpec, TxnError,
 };
 
@@ -10,7 +10,7 @@ use lotus::{
 const SPEC: TableSpec =
     TableSpec::new("sorted").key_bytes(40).record_bytes(250).capacity(4_000).ordered();
 const ROWS: u32 = 2_000;
-const FIRST: Seat = Seat { compute_node: 0, thread: 0 };
+const FIRST: CoordinatorId = CoordinatorId { compute_node: 0, thread: 0 };
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 

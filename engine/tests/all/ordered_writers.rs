@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    ClusterBuilder, Isolation, LockKind, LockWait, PrimaryKey, Seat, Session, TableId, TableSpec,
-    Transaction, TxnError,
+    ClusterBuilder, CoordinatorId, Isolation, LockKind, LockWait, PrimaryKey, Session, TableId,
+    TableSpec, Transaction, TxnError,
 };
 
 /// Some dozens of rows fit a leaf.
@@ -70,8 +70,8 @@ async fn attempt(
 fn all_at_once(cluster: &Running, nodes: usize, table: TableId, way: Way) -> Vec<TxnError> {
     let submitted: Vec<_> = (0..8 * nodes)
         .map(|number| {
-            let seat = Seat { compute_node: number % nodes, thread: 0 };
-            cluster.submit(seat, async move |mut session: Session| {
+            let coordinator_id = CoordinatorId { compute_node: number % nodes, thread: 0 };
+            cluster.submit(coordinator_id, async move |mut session: Session| {
                 attempt(&mut session, table, way, number as u64).await
             })
         })

@@ -174,7 +174,7 @@ fn h20_an_absent_group_stays_absent_for_whoever_has_read_it() {
             until(&view, || reading.load(Ordering::SeqCst) == 2).await;
             txn.commit().await
         });
-        let last = cluster.seats().last().expect("there is a coordinator");
+        let last = cluster.coordinators().last().expect("there is a coordinator");
         done(cluster.submit(last, move |mut session| async move {
             until(&session.view(), || moving.load(Ordering::SeqCst) == 1).await;
             let mut txn = session.begin(Isolation::Serializable).await?;

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Cluster, Isolation, Seat, TableId, Transaction, TxnError};
+use lotus::{Cluster, CoordinatorId, Isolation, TableId, Transaction, TxnError};
 
 const ROWS: u64 = 64;
 
@@ -27,7 +27,7 @@ fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnErro
 #[test]
 fn a_killed_node_s_rows_are_served_by_the_others() {
     let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(lease())), ROWS);
-    let doomed = Seat { compute_node: 1, thread: 0 };
+    let doomed = CoordinatorId { compute_node: 1, thread: 0 };
     // Hold a lock of every owner, and never release them.
     let holding = hold(&cluster, doomed, table, 8);
     let mut counted = 0;

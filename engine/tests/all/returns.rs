@@ -4,15 +4,15 @@
 //! really end and begin, in one process, and nothing depends on when.
 
 use crate::common::*;
-use lotus::{Cluster, ClusterError, Isolation, Seat, TableId, TimestampKind, TxnError};
+use lotus::{Cluster, ClusterError, CoordinatorId, Isolation, TableId, TimestampKind, TxnError};
 
 const ROWS: u64 = 32;
 
 /// Adds one to a row by a coordinator of this node, as soon as it serves.
 fn increment_at(cluster: &Cluster, compute_node: usize, table: TableId, row: u64) {
-    let seat = Seat { compute_node, thread: 0 };
+    let coordinator_id = CoordinatorId { compute_node, thread: 0 };
     loop {
-        let attempt = cluster.submit(seat, move |mut session| async move {
+        let attempt = cluster.submit(coordinator_id, move |mut session| async move {
             let mut txn = session.begin(Isolation::Serializable).await?;
             add_one(&mut txn, table, row).await?;
             txn.commit().await
@@ -79,7 +79,7 @@ fn nodes_return_and_work_like_before() {
 #[test]
 fn what_the_life_before_had_locked_is_free() {
     let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(lease())), ROWS);
-    let doomed = Seat { compute_node: 1, thread: 0 };
+    let doomed = CoordinatorId { compute_node: 1, thread: 0 };
     let holding = hold(&cluster, doomed, table, 8);
     restart(&cluster, 1);
     assert_eq!(holding.wait(), Err(TxnError::Fenced));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Cluster, Isolation, Seat, TableId, TableSpec, Transaction, TxnError};
+use lotus::{Cluster, CoordinatorId, Isolation, TableId, TableSpec, Transaction, TxnError};
 
 const PEOPLE: TableSpec = TableSpec::new("people").record_bytes(16).capacity(1_000);
 const LOG: TableSpec =
@@ -154,8 +154,8 @@ fn a_conflict_names_the_key_that_was_looked_for() {
         Ok(())
     });
     eventually(|| locked.load(Ordering::SeqCst));
-    let seat = Seat { compute_node: 1, thread: 0 };
-    done(cluster.submit(seat, async move |mut session| {
+    let coordinator_id = CoordinatorId { compute_node: 1, thread: 0 };
+    done(cluster.submit(coordinator_id, async move |mut session| {
         let mut txn = session.begin(Isolation::Serializable).await?;
         let met = txn.ordered(log)?.put(&long(b'z'), b"1").await.expect_err("it is locked");
         assert_eq!(told(&met), (log, long(b'z'), None));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    Cluster, Inline, Isolation, PrimaryKey, ScanCursor, ScanError, ScanPage, Seat, Session,
-    TableId, TableSpec, TxnError,
+    Cluster, CoordinatorId, Inline, Isolation, PrimaryKey, ScanCursor, ScanError, ScanPage,
+    Session, TableId, TableSpec, TxnError,
 };
 
 /// Rows of which a page has a few dozen.
@@ -143,9 +143,9 @@ fn every_sum_is_true(spec: TableSpec) {
     let (over, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let writers: Vec<_> = (0..4)
         .map(|writer| {
-            let seat = Seat { compute_node: writer % 2, thread: 0 };
+            let coordinator_id = CoordinatorId { compute_node: writer % 2, thread: 0 };
             let (over, made) = (Arc::clone(&over), Arc::clone(&made));
-            cluster.submit(seat, move |session| {
+            cluster.submit(coordinator_id, move |session| {
                 transfers(session, table, writer as u64 + 1, over, made)
             })
         })

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::*;
 use lotus::{
-    Cluster, ClusterBuilder, Isolation, Nanos, PrimaryKey, Seat, Session, SnapshotError,
+    Cluster, ClusterBuilder, CoordinatorId, Isolation, Nanos, PrimaryKey, Session, SnapshotError,
     SnapshotInfo, SnapshotLabel, SnapshotVisitor, TableId, TableSpec, Timestamp, TimestampKind,
     TxnError, read_snapshot, read_snapshot_head,
 };
@@ -143,16 +143,16 @@ async fn change_sides(
     txn.commit().await.map(drop)
 }
 
-/// Keeps a seat busy until `over`. Half of the transfers are among few accounts.
+/// Keeps a coordinator busy until `over`. Half of the transfers are among few accounts.
 fn drive(
     cluster: &Cluster,
-    seat: Seat,
+    coordinator_id: CoordinatorId,
     tables: [TableId; 3],
     over: &Arc<AtomicBool>,
 ) -> impl FnOnce() {
     let over = Arc::clone(over);
-    let stream = (seat.compute_node * 2 + seat.thread) as u64;
-    let driven = cluster.submit(seat, move |mut session| async move {
+    let stream = (coordinator_id.compute_node * 2 + coordinator_id.thread) as u64;
+    let driven = cluster.submit(coordinator_id, move |mut session| async move {
         let [accounts, left, right] = tables;
         let mut random = stream + 1;
         let mut attempts = 0_u64;
@@ -186,9 +186,11 @@ fn snapshots_of_a_busy_cluster_are_consistent_and_come_back() {
     for timestamps in [TimestampKind::Clock, TimestampKind::Oracle] {
         let (cluster, tables) = made(busy().timestamps(timestamps));
         let over = Arc::new(AtomicBool::new(false));
-        let seats: Vec<Seat> = cluster.seats().collect();
-        let drivers: Vec<_> =
-            seats.into_iter().map(|seat| drive(&cluster, seat, tables, &over)).collect();
+        let coordinator_ids: Vec<CoordinatorId> = cluster.coordinators().collect();
+        let drivers: Vec<_> = coordinator_ids
+            .into_iter()
+            .map(|coordinator_id| drive(&cluster, coordinator_id, tables, &over))
+            .collect();
         let mut taken: Vec<SnapshotInfo> = Vec::new();
         for number in 0..4 {
             let path = scratch.file(&format!("{number}"));

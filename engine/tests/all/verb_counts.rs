@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use lotus::{
-    Addresses, ClusterBuilder, Machines, Retention, Seat, TableSpec, Threads, VerbCounters,
+    Addresses, ClusterBuilder, CoordinatorId, Machines, Retention, TableSpec, Threads, VerbCounters,
 };
 use lotus_fabric::sim::{Config, Profile, Rates, SimMachines, World};
 
@@ -34,8 +34,9 @@ fn verbs_on<M: Machines>(spec: TableSpec, machines: impl FnOnce(u16) -> M) -> Ve
     let table = cluster.create_table(spec).expect("there is room");
     for round in 0..ROUNDS {
         for key in 0..ROWS {
-            let seat = Seat { compute_node: (key + round) as usize % 2, thread: 0 };
-            let done = cluster.submit(seat, move |mut session| async move {
+            let coordinator_id =
+                CoordinatorId { compute_node: (key + round) as usize % 2, thread: 0 };
+            let done = cluster.submit(coordinator_id, move |mut session| async move {
                 match round {
                     0 => session.insert(table, key, key).await.map(|_| ()),
                     1 | 3 => session.read(table, key).await.map(|_| ()),
@@ -86,8 +87,8 @@ fn places_of_loaded_rows_are_known_from_the_start_or_learned() {
         let read_all = || {
             let before = cluster.cache_counters().expect("no coordinator has failed").addresses;
             for key in 0..LOADED {
-                let seat = Seat { compute_node: key as usize % 2, thread: 0 };
-                let read = cluster.submit(seat, move |mut session| async move {
+                let coordinator_id = CoordinatorId { compute_node: key as usize % 2, thread: 0 };
+                let read = cluster.submit(coordinator_id, move |mut session| async move {
                     session.read(table, key).await.map(|row| row.is_some())
                 });
                 assert!(cluster.wait(read).expect("nobody is in the way"), "{key}");

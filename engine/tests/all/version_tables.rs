@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
-use lotus::{Cluster, ClusterBuilder, Isolation, Retention, Seat, TableId};
+use lotus::{Cluster, ClusterBuilder, CoordinatorId, Isolation, Retention, TableId};
 
-const OTHER: Seat = Seat { compute_node: 1, thread: 0 };
+const OTHER: CoordinatorId = CoordinatorId { compute_node: 1, thread: 0 };
 const CACHED: u64 = 1;
 const UNCACHED: u64 = 2;
 /// READs of a row without a known address: the bucket, the purge time, the record.
@@ -38,20 +38,31 @@ fn settled(cluster: &Cluster) {
     cluster.settle().expect("no coordinator has failed");
 }
 
-/// Reads a row in a snapshot at `seat`. Returns the value, and the number of READs.
+/// Reads a row in a snapshot at `coordinator_id`. Returns the value, and the number of READs.
 #[track_caller]
-fn look(cluster: &Cluster, seat: Seat, table: TableId, key: u64) -> (Option<u64>, u64) {
-    done(cluster.submit(seat, move |mut session| async move {
+fn look(
+    cluster: &Cluster,
+    coordinator_id: CoordinatorId,
+    table: TableId,
+    key: u64,
+) -> (Option<u64>, u64) {
+    done(cluster.submit(coordinator_id, move |mut session| async move {
         let before = session.counters().reads;
         let seen = session.read(table, key).await?;
         Ok((seen, session.counters().reads - before))
     }))
 }
 
-/// Changes the row at `seat`. Returns the number of READs.
+/// Changes the row at `coordinator_id`. Returns the number of READs.
 #[track_caller]
-fn change(cluster: &Cluster, seat: Seat, table: TableId, key: u64, value: u64) -> u64 {
-    let reads = done(cluster.submit(seat, move |mut session| async move {
+fn change(
+    cluster: &Cluster,
+    coordinator_id: CoordinatorId,
+    table: TableId,
+    key: u64,
+    value: u64,
+) -> u64 {
+    let reads = done(cluster.submit(coordinator_id, move |mut session| async move {
         let before = session.counters().reads;
         session.update(table, key, value).await?;
         Ok(session.counters().reads - before)
@@ -80,10 +91,16 @@ enum Hold {
 
 impl Holding {
     #[track_caller]
-    fn new(cluster: &Cluster, seat: Seat, table: TableId, key: u64, hold: Hold) -> Self {
+    fn new(
+        cluster: &Cluster,
+        coordinator_id: CoordinatorId,
+        table: TableId,
+        key: u64,
+        hold: Hold,
+    ) -> Self {
         let [ready, go_on] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let (tell, told) = (Arc::clone(&ready), Arc::clone(&go_on));
-        let job = cluster.submit(seat, move |mut session| async move {
+        let job = cluster.submit(coordinator_id, move |mut session| async move {
             let view = session.view();
             let mut txn = session.begin(Isolation::Serializable).await?;
             if let Hold::ReadThenWrite = hold {
@@ -161,19 +178,23 @@ fn h11_a_writer_of_another_node_is_seen_when_it_is_done() {
 /// While a row is locked to write, here or at another node, readers ignore the cache.
 #[test]
 fn h11_the_cache_yields_to_whoever_may_write() {
-    for seat in [FIRST, OTHER] {
+    for coordinator_id in [FIRST, OTHER] {
         for (hold, left) in [(Hold::Write, 8), (Hold::Abort, 7)] {
             let (cluster, table, key) = with_a_row(64);
             look(&cluster, FIRST, table, key);
-            let holding = Holding::new(&cluster, seat, table, key, hold);
+            let holding = Holding::new(&cluster, coordinator_id, table, key, hold);
             for _ in 0..3 {
                 // A CVT that was read beside the writer is not kept either.
                 assert_eq!(look(&cluster, FIRST, table, key), (Some(7), UNCACHED));
             }
             holding.end(&cluster);
             // The cached CVT outlasts a writer of this node.
-            let reads = if seat == FIRST { CACHED } else { UNCACHED };
-            assert_eq!(look(&cluster, FIRST, table, key), (Some(left), reads), "{seat:?} {hold:?}");
+            let reads = if coordinator_id == FIRST { CACHED } else { UNCACHED };
+            assert_eq!(
+                look(&cluster, FIRST, table, key),
+                (Some(left), reads),
+                "{coordinator_id:?} {hold:?}"
+            );
             assert_eq!(look(&cluster, FIRST, table, key), (Some(left), CACHED));
             stop_clean(cluster);
         }
@@ -183,14 +204,14 @@ fn h11_the_cache_yields_to_whoever_may_write() {
 /// A row may be cached while others read it under locks; one of them may then become its writer.
 #[test]
 fn h11_an_upgrade_is_noticed_like_any_writer() {
-    for seat in [FIRST, OTHER] {
+    for coordinator_id in [FIRST, OTHER] {
         let (cluster, table, key) = with_a_row(64);
-        let holding = Holding::new(&cluster, seat, table, key, Hold::ReadThenWrite);
+        let holding = Holding::new(&cluster, coordinator_id, table, key, Hold::ReadThenWrite);
         look(&cluster, FIRST, table, key);
         assert_eq!(look(&cluster, FIRST, table, key), (Some(7), CACHED));
         holding.end(&cluster);
-        let reads = if seat == FIRST { CACHED } else { UNCACHED };
-        assert_eq!(look(&cluster, FIRST, table, key), (Some(8), reads), "{seat:?}");
+        let reads = if coordinator_id == FIRST { CACHED } else { UNCACHED };
+        assert_eq!(look(&cluster, FIRST, table, key), (Some(8), reads), "{coordinator_id:?}");
         stop_clean(cluster);
     }
 }
@@ -234,7 +255,7 @@ fn a_full_cache_gives_way_and_stays_right() {
     stop_clean(cluster);
 }
 
-/// A row whose record lies in its cell is read with one READ at every seat, cached or not.
+/// A row whose record lies in its cell is read with one READ at every coordinator, cached or not.
 #[test]
 fn a_row_beside_its_cell_takes_one_read_and_is_not_cached() {
     let builder = undisturbed().compute_nodes(2).version_table_cache(64);
@@ -243,10 +264,10 @@ fn a_row_beside_its_cell_takes_one_read_and_is_not_cached() {
     insert(&cluster, table, key, 7);
     settled(&cluster);
     for value in 8..12 {
-        for seat in [FIRST, OTHER] {
-            look(&cluster, seat, table, key);
-            assert_eq!(change(&cluster, seat, table, key, value), 1);
-            assert_eq!(look(&cluster, seat, table, key), (Some(value), 1));
+        for coordinator_id in [FIRST, OTHER] {
+            look(&cluster, coordinator_id, table, key);
+            assert_eq!(change(&cluster, coordinator_id, table, key, value), 1);
+            assert_eq!(look(&cluster, coordinator_id, table, key), (Some(value), 1));
         }
     }
     let cached = cluster.cache_counters().expect("no node has failed").version_tables;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{CLIENT, Cluster, Coordinator, Flag, PEER, properties, wait_until};
 use crate::lane::Lane;
-use crate::rpc::{MAX_PAYLOAD_BYTES, Patience, Responder, Rpc, RpcError, Service};
+use crate::rpc::{MAX_PAYLOAD_BYTES, Responder, RetryPolicy, Rpc, RpcError, Service};
 
 properties! {
     a_call_brings_the_reply_to_its_request,
@@ -40,8 +40,8 @@ const NOBODY: Service = Service(200);
 /// The second answer of [`TWICE`].
 const DUPLICATE: &[u8] = b"a duplicate";
 
-const PATIENT: Patience = Patience::constant(Duration::from_millis(20), 1000);
-const HASTY: Patience = Patience::constant(Duration::from_millis(1), 3);
+const PATIENT: RetryPolicy = RetryPolicy::constant(Duration::from_millis(20), 1000);
+const HASTY: RetryPolicy = RetryPolicy::constant(Duration::from_millis(1), 3);
 
 /// Runs a client against a server that lives until the client ends.
 fn with_server<F: Future<Output = ()> + 'static>(
@@ -172,7 +172,7 @@ fn a_call_to_nobody_times_out(cluster: &Cluster) {
     with_server(cluster, async move |rpc: Rpc| {
         // A patient call must not delay the timeout of an impatient call.
         let patient = rpc.clone();
-        let lasting = Patience::constant(super::LIMIT, 2);
+        let lasting = RetryPolicy::constant(super::LIMIT, 2);
         rpc.lane().executor().spawn(async move {
             let _never = patient.call(PEER, NOBODY, b"", lasting).await;
         });

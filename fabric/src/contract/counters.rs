@@ -4,7 +4,7 @@ use crate::contract::verbs::VerbKind;
 
 /// Memory and connections that a node provides to other nodes, as seen by its host now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Lent {
+pub struct LentResources {
     /// Bytes of the node's regions.
     pub registered_bytes: u64,
     /// Registered bytes that were touched, and so take memory; `None` if the host cannot tell them

@@ -45,7 +45,7 @@ pub struct Service(pub u8);
 
 /// Retry policy of a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// Time before the first resend; doubles with every send.
     pub retry_after: Duration,
     /// Upper bound of the time between sends. A bound not longer than `retry_after` keeps the time
@@ -55,7 +55,7 @@ pub struct Patience {
     pub tries: u32,
 }
 
-impl Patience {
+impl RetryPolicy {
     /// `tries` tries at a constant interval.
     pub const fn constant(retry_after: Duration, tries: u32) -> Self {
         Self { retry_after, retry_at_most: Duration::ZERO, tries }
@@ -121,7 +121,7 @@ struct Call {
     service: Service,
     request: Vec<u8>,
     due: Nanos,
-    patience: Patience,
+    patience: RetryPolicy,
     waiter: Option<TaskId>,
     outcome: Option<Result<Vec<u8>, RpcError>>,
 }
@@ -260,7 +260,7 @@ impl Rpc {
         to: Endpoint,
         service: Service,
         payload: &[u8],
-        patience: Patience,
+        patience: RetryPolicy,
     ) -> PendingCall {
         let id = self.start(to, service, payload, patience);
         if let Ok(id) = id {
@@ -274,7 +274,7 @@ impl Rpc {
         to: Endpoint,
         service: Service,
         payload: &[u8],
-        patience: Patience,
+        patience: RetryPolicy,
     ) -> Result<u64, RpcError> {
         if payload.len() > MAX_PAYLOAD_BYTES {
             return Err(RpcError::TooLarge);

@@ -15,7 +15,7 @@
 //! [`Executor::run`] on a real machine: poll, spin briefly, then park, so more coordinators than
 //! cores stay usable. A simulator calls [`Executor::turn`] itself, on virtual time.
 
-mod bed;
+mod epoll_sleeper;
 mod sockets;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -36,7 +36,7 @@ use std::time::Duration;
 use crate::contract::{prefetch, transport};
 use crate::run::env::{Env, Nanos};
 
-pub(crate) use bed::Bed;
+pub(crate) use epoll_sleeper::EpollSleeper;
 pub use sockets::Socket;
 use sockets::Sockets;
 
@@ -110,7 +110,7 @@ struct Core {
     company: Cell<bool>,
     /// Created with the first adopted socket.
     sockets: OnceCell<Rc<Sockets>>,
-    foreign: Arc<Foreign>,
+    foreign: Arc<CrossThreadState>,
 }
 
 impl Handle {
@@ -294,7 +294,7 @@ impl Executor {
             current: Cell::new(TaskId(0)),
             company: Cell::new(false),
             sockets: OnceCell::new(),
-            foreign: Arc::new(Foreign::default()),
+            foreign: Arc::new(CrossThreadState::default()),
         };
         let handle = Handle { core: Rc::new(core) };
         let (drivers, wakers, turn) = (Vec::new(), Vec::new(), Vec::new());
@@ -620,7 +620,7 @@ impl Root {
 
 /// The part of an executor that other threads may touch.
 #[derive(Default)]
-struct Foreign {
+struct CrossThreadState {
     /// Tasks to poll.
     woken: Mutex<Vec<TaskId>>,
     /// Whether `woken` may hold tasks.
@@ -633,7 +633,7 @@ struct Foreign {
     sleeper: OnceLock<Arc<dyn transport::Sleep>>,
 }
 
-impl Foreign {
+impl CrossThreadState {
     fn go_to_sleep(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.as_ref().is_none_or(|known| known.id() != std::thread::current().id()) {
@@ -648,7 +648,7 @@ impl Foreign {
     }
 }
 
-impl transport::Wake for Foreign {
+impl transport::Wake for CrossThreadState {
     fn wake(&self) {
         if let Some(listener) = self.listener.get() {
             listener.wake();
@@ -667,7 +667,7 @@ impl transport::Wake for Foreign {
 }
 
 struct TaskWaker {
-    foreign: Arc<Foreign>,
+    foreign: Arc<CrossThreadState>,
     id: TaskId,
 }
 

@@ -28,17 +28,17 @@ use crate::run::utilisation::Report;
 pub type Program = Box<dyn FnOnce(&mut Executor) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
 /// Charges CPU time to the calling core.
-pub type Toll = Arc<dyn Fn(Duration) + Send + Sync>;
+pub type CpuCharge = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// Delays and loses requests to an external service, and their answers, like a simulated network.
-pub trait Courier: Send + Sync {
+pub trait DeliveryModel: Send + Sync {
     /// Returns the fate of a request that `node` sends now.
-    fn carry(&self, node: NodeId) -> Errand;
+    fn carry(&self, node: NodeId) -> RequestDelivery;
 }
 
 /// Fate of one request to an external service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Errand {
+pub struct RequestDelivery {
     /// Time until the request arrives, or is lost.
     pub there: Duration,
     /// Whether the request arrives, and is therefore carried out.
@@ -68,7 +68,7 @@ pub trait Machines {
     fn outside(&self) -> Env;
 
     /// Model of the network between the nodes and an external service; `None` if not modelled.
-    fn courier(&self) -> Option<Arc<dyn Courier>> {
+    fn delivery_model(&self) -> Option<Arc<dyn DeliveryModel>> {
         None
     }
 
@@ -79,7 +79,7 @@ pub trait Machines {
 
     /// Function that charges CPU time to the calling core, beyond the cost of verbs and messages;
     /// `None` if time is real.
-    fn toll(&self) -> Option<Toll> {
+    fn cpu_charge(&self) -> Option<CpuCharge> {
         None
     }
 

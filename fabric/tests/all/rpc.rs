@@ -9,7 +9,7 @@ use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::local::LocalFabric;
-use lotus_fabric::rpc::{Patience, Rpc, RpcError, Service};
+use lotus_fabric::rpc::{RetryPolicy, Rpc, RpcError, Service};
 use lotus_fabric::transport::Fabric;
 use proptest::prelude::*;
 
@@ -17,8 +17,8 @@ const CLIENT: Endpoint = Endpoint { node: NodeId(0), lane: LaneId(0) };
 const SERVER: Endpoint = Endpoint { node: NodeId(1), lane: LaneId(0) };
 const ECHO: Service = Service(3);
 const SILENT: Service = Service(4);
-const PATIENT: Patience = Patience::constant(Duration::from_millis(100), 100);
-const HASTY: Patience = Patience::constant(Duration::from_millis(1), 3);
+const PATIENT: RetryPolicy = RetryPolicy::constant(Duration::from_millis(100), 100);
+const HASTY: RetryPolicy = RetryPolicy::constant(Duration::from_millis(1), 3);
 
 /// A client, and a server that echoes, or counts requests without answering.
 struct Pair {
@@ -50,7 +50,7 @@ fn an_unanswered_request_is_sent_as_often_as_the_caller_asked_for() {
     executor.run(async move {
         for tries in [0, 1, 5] {
             silent_requests.set(0);
-            let patience = Patience { tries, ..HASTY };
+            let patience = RetryPolicy { tries, ..HASTY };
             let call = client.call(SERVER, SILENT, b"", patience).await;
             assert_eq!(call.err(), Some(RpcError::TimedOut));
             client.lane().executor().sleep(HASTY.retry_after).await;

@@ -34,7 +34,7 @@ pub use bench::Size;
 pub use store::addresses::Known;
 use store::attempt::Protocol;
 pub use store::placement::Primaries;
-pub use store::seat::Harm;
+pub use store::thread_context::Harm;
 pub use store::{CommitSteps, Deltas, Faults, FordOptions, Locking, Options, Records};
 
 /// An engine of this crate.

@@ -16,7 +16,7 @@
 //! | folder | holds |
 //! |---|---|
 //! | `trial` | load and judges, for tests and simulation |
-//! | `names` | names of all locks, as on the command line |
+//! | `lock_spec` | names of all locks, as on the command line |
 //! | `switched` | FissLock over a fabric |
 //! | `redlock` | RedLock: keys of a Redis, and clients that set them |
 //! | `servers` | locks kept by servers: tables of nodes, and clients that ask them |
@@ -30,8 +30,8 @@
 
 pub mod fisslock;
 pub mod local;
+mod lock_spec;
 mod locker;
-mod names;
 pub mod redlock;
 pub mod servers;
 pub mod switched;
@@ -39,5 +39,5 @@ pub mod systems;
 pub mod trial;
 pub mod word;
 
+pub use lock_spec::{LockSpec, UnsupportedLockOption};
 pub use locker::{Locker, Split, SplitHeld, Words};
-pub use names::{LockName, LockUnoffered};

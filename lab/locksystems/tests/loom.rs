@@ -16,7 +16,9 @@ use loom::thread;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_locks::Mode;
-use lotus_locksystems::local::{Answer, Fate, Home, LocalTable, Policy, Sequel, Wish};
+use lotus_locksystems::local::{
+    Answer, Home, LocalTable, LockEffects, Policy, QueuedRequest, WaiterState,
+};
 
 fn lock() -> RemoteAddr {
     RemoteAddr::new(NodeId(0), RegionId(0), 64)
@@ -84,7 +86,7 @@ impl<'a> Lane<'a> {
 
     fn acquire(&self, mode: Mode) {
         let (ticket, table) = (u64::from(self.number), &self.world.table);
-        let wish = Wish { mode, time: 0 };
+        let wish = QueuedRequest { mode, time: 0 };
         match table.request(lock(), ticket, wish, true, || Nanos(0)) {
             Answer::Asks => return self.take(mode),
             Answer::Joins { .. } => return,
@@ -92,11 +94,11 @@ impl<'a> Lane<'a> {
         }
         loop {
             self.obey();
-            match table.fate(lock(), ticket, &self.waker()) {
-                Fate::Holds => return,
-                Fate::Asks => return self.take(mode),
-                Fate::Waits => self.sleeper.0.wait(),
-                Fate::Failed(why) => panic!("{why}"),
+            match table.waiter_state(lock(), ticket, &self.waker()) {
+                WaiterState::Holds => return,
+                WaiterState::Asks => return self.take(mode),
+                WaiterState::Waits => self.sleeper.0.wait(),
+                WaiterState::Failed(why) => panic!("{why}"),
             }
         }
     }
@@ -175,7 +177,7 @@ fn readers_join_and_the_last_one_gives_the_lock_up() {
 fn a_waiter_that_gives_up_leaves_what_it_was_handed() {
     fn gives_up(lane: &Lane<'_>) {
         let (ticket, table) = (u64::from(lane.number), &lane.world.table);
-        let wish = Wish { mode: Mode::Exclusive, time: 0 };
+        let wish = QueuedRequest { mode: Mode::Exclusive, time: 0 };
         match table.request(lock(), ticket, wish, true, || Nanos(0)) {
             Answer::Asks => lane.take(Mode::Exclusive),
             Answer::Waits { .. } if !table.cancel(lock(), ticket) => return,
@@ -191,7 +193,7 @@ fn a_waiter_that_gives_up_leaves_what_it_was_handed() {
 fn a_request_that_is_deserted_goes_to_the_next() {
     fn deserts(lane: &Lane<'_>) {
         let (ticket, table) = (u64::from(lane.number), &lane.world.table);
-        let wish = Wish { mode: Mode::Exclusive, time: 0 };
+        let wish = QueuedRequest { mode: Mode::Exclusive, time: 0 };
         match table.request(lock(), ticket, wish, true, || Nanos(0)) {
             Answer::Asks => {
                 if table.desert(lock(), true) {
@@ -199,7 +201,7 @@ fn a_request_that_is_deserted_goes_to_the_next() {
                     lane.world.remote.store(2, Relaxed);
                     let home = Home { lane: lane.number, key: 0 };
                     let won = table.won(lock(), Mode::Exclusive, home, None, Nanos(0));
-                    let Sequel { gives_up, is_asker, .. } = won;
+                    let LockEffects { gives_up, is_asker, .. } = won;
                     assert!(!is_asker);
                     if gives_up.is_some() {
                         lane.give_up();

@@ -14,7 +14,7 @@ use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::{Batch, BatchResult};
 
 use super::ghosts::{self, Ghost};
-use super::run::{Run, Turn};
+use super::run::{DriveEnd, Run};
 use super::{Core, Wait};
 use crate::contract::{LockSystem, NotHeld};
 use crate::word::Mode;
@@ -76,7 +76,7 @@ struct Drive<S: LockSystem> {
 }
 
 /// Rare work. Returns the guarded run, and the end of its drive if the work has ended the drive.
-type Seldom<S> = Pin<Box<dyn Future<Output = (Option<Guard<S>>, Option<Turn>)>>>;
+type Seldom<S> = Pin<Box<dyn Future<Output = (Option<Guard<S>>, Option<DriveEnd>)>>>;
 
 impl<S: LockSystem> Drive<S> {
     #[inline]
@@ -85,7 +85,7 @@ impl<S: LockSystem> Drive<S> {
     }
 
     #[inline(always)]
-    fn poll(&mut self, task: &mut Context<'_>) -> Poll<Turn> {
+    fn poll(&mut self, task: &mut Context<'_>) -> Poll<DriveEnd> {
         loop {
             if let Some(guard) = &mut self.guard {
                 let run = guard.run.as_mut().expect(TAKEN);
@@ -112,7 +112,7 @@ impl<S: LockSystem> Drive<S> {
     }
 
     #[cold]
-    fn poll_seldom(&mut self, task: &mut Context<'_>) -> Poll<Option<Turn>> {
+    fn poll_seldom(&mut self, task: &mut Context<'_>) -> Poll<Option<DriveEnd>> {
         let seldom = self.seldom.as_mut().expect("it has not ended");
         let (guard, turn) = ready!(seldom.as_mut().poll(task));
         (self.guard, self.seldom) = (guard, None);
@@ -205,7 +205,7 @@ impl<S: LockSystem> Acquiring<S> {
             };
             match guard {
                 Ok(guard) => (Some(guard), None),
-                Err(why) => (None, Some(Turn::Gone(Err(why)))),
+                Err(why) => (None, Some(DriveEnd::Gone(Err(why)))),
             }
         });
         Drive { guard: None, until: wait.until(), seldom: Some(seldom) }
@@ -246,16 +246,16 @@ impl<S: LockSystem> Future for Acquiring<S> {
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         Poll::Ready(match ready!(this.drive.poll(task)) {
-            Turn::Held => {
+            DriveEnd::Held => {
                 let mut guard = this.drive.guard.take().expect("it has what is held");
                 guard.acquires = false;
                 Ok(Hold { guard })
             }
-            Turn::Gone(result) => {
+            DriveEnd::Gone(result) => {
                 this.drive.keep_run();
                 Err(result.expect_err("an acquisition does not end well without being held"))
             }
-            Turn::Stopped(why) => {
+            DriveEnd::Stopped(why) => {
                 let guard = this.drive.guard.take();
                 Err(guard.map_or(why, |guard| guard.core.refusal(why, this.wait)))
             }
@@ -301,7 +301,7 @@ impl<S: LockSystem> Hold<S> {
         match run.mode {
             Mode::Shared => return Err(NotHeld::Unsupported),
             Mode::Exclusive => return Ok(()),
-            Mode::Update if core.system.promises().upgrades => {}
+            Mode::Update if core.system.guarantees().upgrades => {}
             Mode::Update => {
                 run.mode = Mode::Exclusive;
                 return Ok(());
@@ -344,14 +344,14 @@ impl<S: LockSystem> Hold<S> {
     }
 
     #[inline(always)]
-    fn released(mut self, turn: Option<Turn>) -> Releasing<S> {
+    fn released(mut self, turn: Option<DriveEnd>) -> Releasing<S> {
         let ended = match turn {
             None => None,
-            Some(Turn::Gone(result)) => {
+            Some(DriveEnd::Gone(result)) => {
                 self.guard.keep_run();
                 Some(result)
             }
-            Some(Turn::Held | Turn::Stopped(_)) => unreachable!("it is being released"),
+            Some(DriveEnd::Held | DriveEnd::Stopped(_)) => unreachable!("it is being released"),
         };
         Releasing { drive: Drive::new(self.guard, Nanos::NEVER), ended }
     }
@@ -401,15 +401,15 @@ impl<S: LockSystem> Future for Releasing<S> {
             return Poll::Ready(result);
         }
         Poll::Ready(match ready!(this.drive.poll(task)) {
-            Turn::Gone(result) => {
+            DriveEnd::Gone(result) => {
                 this.drive.keep_run();
                 result
             }
-            Turn::Stopped(why) => {
+            DriveEnd::Stopped(why) => {
                 this.drive.guard = None;
                 Err(why)
             }
-            Turn::Held => unreachable!("it is being released"),
+            DriveEnd::Held => unreachable!("it is being released"),
         })
     }
 }

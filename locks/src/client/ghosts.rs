@@ -11,7 +11,7 @@ use lotus_fabric::ids::RemoteAddr;
 use lotus_sabotage::{Rule, broken};
 
 use super::Core;
-use super::run::{Run, Turn};
+use super::run::{DriveEnd, Run};
 use crate::contract::{LockSystem, NotHeld};
 use crate::word::Mode;
 
@@ -77,16 +77,18 @@ pub(super) fn linger<S: LockSystem>(core: Rc<Core<S>>, mut run: Box<Run<S>>, acq
         let mut pause = UNREACHABLE.0;
         loop {
             let turn = match run.drive(&core, Nanos(0)).await {
-                Turn::Held if ghost.as_ref().is_some_and(|ghost| ghost.is_adopted.get()) => break,
-                Turn::Stopped(NotHeld::Unavailable) => {
+                DriveEnd::Held if ghost.as_ref().is_some_and(|ghost| ghost.is_adopted.get()) => {
+                    break;
+                }
+                DriveEnd::Stopped(NotHeld::Unavailable) => {
                     timer.sleep(pause).await;
                     pause = (pause * 2).min(UNREACHABLE.1);
                     None
                 }
-                Turn::Held | Turn::Stopped(_) => run.leave(&core),
-                gone @ Turn::Gone(_) => Some(gone),
+                DriveEnd::Held | DriveEnd::Stopped(_) => run.leave(&core),
+                gone @ DriveEnd::Gone(_) => Some(gone),
             };
-            if let Some(Turn::Gone(_)) = turn {
+            if let Some(DriveEnd::Gone(_)) = turn {
                 break;
             }
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 
 use super::wire::Letter;
-use crate::contract::{Peer, Said, Waiter};
+use crate::contract::{NoticeKind, Peer, Waiter};
 
 /// Homes known to a lane, and their counts.
 #[derive(Default)]
@@ -35,8 +35,8 @@ struct Group {
 impl Group {
     /// Takes note of a notice. Returns the writer that has the lock now, if any.
     fn hear(&mut self, letter: &Letter) -> Option<Peer> {
-        match letter.said {
-            Said::Left => self.left += 1,
+        match letter.kind {
+            NoticeKind::Left => self.left += 1,
             _ => self.writer = Some((letter.to, letter.says as u32)),
         }
         let (writer, readers) = self.writer?;
@@ -78,18 +78,18 @@ mod tests {
     const WRITER: Peer = Peer { who: Waiter::new(1, 0, 0), number: 9 };
     const READER: Peer = Peer { who: Waiter::new(3, 0, 0), number: 5 };
 
-    fn letter(said: Said, to: Peer, says: u64) -> Letter {
+    fn letter(kind: NoticeKind, to: Peer, says: u64) -> Letter {
         let at = RemoteAddr::new(NodeId(0), RegionId(0), 64);
-        Letter { said, at, from: READER, to, says, life: 0 }
+        Letter { kind, at, from: READER, to, says, life: 0 }
     }
 
     fn left() -> Letter {
-        letter(Said::Left, READER, 0)
+        letter(NoticeKind::Left, READER, 0)
     }
 
     #[test]
     fn a_writer_has_the_lock_when_as_many_readers_have_left_whatever_comes_first() {
-        let waits = letter(Said::Awaits, WRITER, 2);
+        let waits = letter(NoticeKind::Awaits, WRITER, 2);
         for order in [[waits, left(), left()], [left(), waits, left()], [left(), left(), waits]] {
             let mut group = Group::default();
             let [first, second, last] = order;
@@ -108,7 +108,7 @@ mod tests {
         }
         homes.forget_all(NodeId(0));
         assert_eq!((homes.of(at(0)), homes.of(at(1))), (None, Some(WRITER.who)));
-        let waits = |node| Letter { at: at(node), ..letter(Said::Awaits, WRITER, 1) };
+        let waits = |node| Letter { at: at(node), ..letter(NoticeKind::Awaits, WRITER, 1) };
         assert_eq!((homes.count(&waits(0)), homes.count(&waits(1))), (None, Some(WRITER)));
         // The next group is counted from none.
         assert_eq!(homes.count(&waits(1)), None);

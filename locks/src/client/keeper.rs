@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, LaneId, RemoteAddr};
-use lotus_fabric::rpc::{Patience, Responder};
+use lotus_fabric::rpc::{Responder, RetryPolicy};
 use lotus_fabric::wide::{WIDE_BYTES, WideSwap, value_of};
 
 use super::wire::{self, Message};
 use super::{Core, GivenUp};
-use crate::contract::{Keeping, LockSystem, NotHeld, Verb};
+use crate::contract::{KeeperRules, LockSystem, NotHeld, Verb};
 
 /// Patience with a keeper that is asked to free a lock.
-const PATIENCE: Patience = Patience {
+const PATIENCE: RetryPolicy = RetryPolicy {
     retry_after: Duration::from_micros(200),
     retry_at_most: Duration::from_millis(1),
     tries: 4,
@@ -39,15 +39,15 @@ struct LastLook {
 
 impl Watches {
     /// Takes note of a look. Returns whether to ask the keeper.
-    fn look(&mut self, slot: u16, seen: (u64, u64), now: Nanos, keeping: Keeping) -> bool {
-        let first = LastLook { seen, due: now.after(keeping.patience) };
+    fn look(&mut self, slot: u16, seen: (u64, u64), now: Nanos, keeper_rules: KeeperRules) -> bool {
+        let first = LastLook { seen, due: now.after(keeper_rules.patience) };
         let watch = self.0.entry(slot).or_insert(first);
         if watch.seen != seen {
-            *watch = LastLook { seen, due: now.after(keeping.patience) };
+            *watch = LastLook { seen, due: now.after(keeper_rules.patience) };
         }
         let is_due = now >= watch.due;
         if is_due {
-            watch.due = now.after(keeping.again);
+            watch.due = now.after(keeper_rules.again);
         }
         is_due
     }
@@ -65,15 +65,15 @@ impl<S: LockSystem> Core<S> {
         self: &Rc<Self>,
         slot: u16,
         at: RemoteAddr,
-        keeping: Keeping,
+        keeper_rules: KeeperRules,
     ) -> Result<[u64; 2], NotHeld> {
         // The era first: if the lock is of a later era, the lock has changed.
         let era = self.read_head(Self::era(at)).await?;
         let first = self.read_head(at).await?;
         let second = if S::WIDE { self.read_head(at.plus(8)).await? } else { 0 };
         let words = [first, second];
-        let (seen, now) = (((keeping.count)(words), era), self.lane.executor().now());
-        if self.watches.borrow_mut().look(slot, seen, now, keeping) {
+        let (seen, now) = (((keeper_rules.count)(words), era), self.lane.executor().now());
+        if self.watches.borrow_mut().look(slot, seen, now, keeper_rules) {
             self.ask_keeper(at, era).await;
         }
         Ok(words)
@@ -105,18 +105,23 @@ impl<S: LockSystem> Core<S> {
 
     /// The keeper's part: frees a lock, if `era` is the present era, and answers.
     pub(super) fn keep(self: &Rc<Self>, at: RemoteAddr, era: u32, request: Option<Responder>) {
-        let Some(keeping) = self.system.keeping() else { return };
+        let Some(keeper_rules) = self.system.keeper_rules() else { return };
         let core = Rc::clone(self);
         self.lane.executor().spawn(async move {
             // An expelled node keeps no locks any more.
-            let Ok(is_freed) = core.free_in(at, era, keeping).await else { return };
+            let Ok(is_freed) = core.free_in(at, era, keeper_rules).await else { return };
             if let Some(request) = request {
                 request.respond(&wire::encode_answer(u64::from(is_freed)));
             }
         });
     }
 
-    async fn free_in(&self, at: RemoteAddr, era: u32, keeping: Keeping) -> Result<bool, GivenUp> {
+    async fn free_in(
+        &self,
+        at: RemoteAddr,
+        era: u32,
+        keeper_rules: KeeperRules,
+    ) -> Result<bool, GivenUp> {
         let era = u64::from(era);
         let raise = Verb::Swap { expected: era, new: era + 1 };
         if self.verb(Self::era(at), raise).await? != Some(era) {
@@ -126,7 +131,7 @@ impl<S: LockSystem> Core<S> {
             let first = self.read(at).await?;
             let second = if S::WIDE { self.read(at.plus(8)).await? } else { 0 };
             let found = [first, second];
-            if self.replace(at, found, (keeping.freed)(found)).await? {
+            if self.replace(at, found, (keeper_rules.freed)(found)).await? {
                 self.counts.borrow_mut().resets += 1;
                 return Ok(true);
             }
@@ -165,7 +170,7 @@ impl<S: LockSystem> Core<S> {
 mod tests {
     use super::*;
 
-    const KEEPING: Keeping = Keeping {
+    const RULES: KeeperRules = KeeperRules {
         look: Duration::from_millis(5),
         patience: Duration::from_millis(30),
         again: Duration::from_millis(10),
@@ -177,7 +182,7 @@ mod tests {
     fn a_keeper_is_asked_when_nothing_happens_for_long_and_again_later() {
         let mut watches = Watches::default();
         let mut look = |seen, millis: u64| {
-            watches.look(3, seen, Nanos(0).after(Duration::from_millis(millis)), KEEPING)
+            watches.look(3, seen, Nanos(0).after(Duration::from_millis(millis)), RULES)
         };
         assert!(!look((7, 0), 0) && !look((7, 0), 29));
         assert!(!look((8, 0), 31), "a release");
@@ -186,6 +191,6 @@ mod tests {
         assert!(!look((8, 1), 95) && look((8, 1), 100));
         watches.forget(3);
         let now = Nanos(0).after(Duration::from_millis(200));
-        assert!(!watches.look(3, (8, 1), now, KEEPING), "another use");
+        assert!(!watches.look(3, (8, 1), now, RULES), "another use");
     }
 }

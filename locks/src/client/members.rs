@@ -19,7 +19,7 @@ const LOOK: (Duration, Duration) = (Duration::from_micros(10), Duration::from_mi
 const MAX_REQUESTS: usize = 8;
 
 /// A reset that this lane was told of.
-pub(super) struct ToldReset {
+pub(super) struct PendingReset {
     requests: Vec<Responder>,
     task: Option<TaskId>,
     /// Number of uses that have since seen an unmarked head, and have begun anew.
@@ -41,7 +41,7 @@ pub(super) fn tell<S: LockSystem>(core: &Rc<Core<S>>, at: RemoteAddr, request: R
         known.task.into_iter().for_each(|task| core.lane.executor().wake(task));
         return;
     }
-    told.insert(at, ToldReset { requests: vec![request], task: None, begun: 0 });
+    told.insert(at, PendingReset { requests: vec![request], task: None, begun: 0 });
     core.interrupted();
     core.lane.executor().spawn(answer(Rc::clone(core), at));
 }

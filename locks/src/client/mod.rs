@@ -48,7 +48,7 @@ use futures::{Behind, First, Guard};
 use ghosts::Ghosts;
 use homes::Homes;
 use keeper::Watches;
-use members::ToldReset;
+use members::PendingReset;
 use notices::Notices;
 pub use roster::Roster;
 use run::Run;
@@ -132,10 +132,10 @@ struct Core<S: LockSystem> {
     notices: RefCell<Notices>,
     watches: RefCell<Watches>,
     homes: RefCell<Homes>,
-    luck: RefCell<Luck>,
+    luck: RefCell<BackoffState>,
     counts: RefCell<Counts>,
     /// Locks being reset by this node or another, as far as the lane was told.
-    told: RefCell<BTreeMap<RemoteAddr, ToldReset>>,
+    told: RefCell<BTreeMap<RemoteAddr, PendingReset>>,
     /// Shut locks: the lane adds nothing to a shut lock until a reset. The value is the generation
     /// in which the lock was full; without a generation, the lock is shut as long as its head is
     /// marked.
@@ -158,7 +158,7 @@ struct Core<S: LockSystem> {
 }
 
 /// State of waiting that all requests of a lane share.
-struct Luck {
+struct BackoffState {
     rng: SmallRng,
     backoff: Backoff,
 }
@@ -331,7 +331,7 @@ impl<S: LockSystem> Client<S> {
         let Identity { member, peers, service } = identity;
         let stream = u64::from(lane.at().node.0) << 16 | u64::from(lane.at().lane.0);
         let core = Core {
-            luck: RefCell::new(Luck {
+            luck: RefCell::new(BackoffState {
                 rng: lane.executor().env().rng(stream),
                 backoff: Backoff::new(system.pacing()),
             }),
@@ -554,7 +554,7 @@ impl<S: LockSystem> Client<S> {
     /// # Panics
     /// If the locks are fenced: a living node would keep them for ever.
     pub fn forget(&self, hold: Hold<S>) {
-        let survives = self.core.system.promises().survives_losses;
+        let survives = self.core.system.guarantees().survives_losses;
         assert!(!survives, "a fenced lock is released");
         hold.forget();
     }

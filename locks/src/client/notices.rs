@@ -23,7 +23,7 @@ use lotus_sabotage::{Rule, broken};
 
 use super::Core;
 use super::wire::{self, Letter};
-use crate::contract::{LockSystem, Notice, Peer, Said, Waiter};
+use crate::contract::{LockSystem, Notice, NoticeKind, Peer, Waiter};
 use crate::word::Claimant;
 
 /// Bounds of the time after which a notice is sent again: about four round trips at first.
@@ -84,11 +84,13 @@ struct Sent {
 }
 
 impl Mailbox {
-    fn mail(&mut self, said: Said) -> &mut Mail {
-        match said {
-            Said::Successor => &mut self.successor,
-            Said::Handover | Said::ModeChanged => &mut self.turn,
-            Said::Joins | Said::Awaits | Said::Left => unreachable!("{said:?} is kept elsewhere"),
+    fn mail(&mut self, kind: NoticeKind) -> &mut Mail {
+        match kind {
+            NoticeKind::Successor => &mut self.successor,
+            NoticeKind::Handover | NoticeKind::ModeChanged => &mut self.turn,
+            NoticeKind::Joins | NoticeKind::Awaits | NoticeKind::Left => {
+                unreachable!("{kind:?} is kept elsewhere")
+            }
         }
     }
 
@@ -96,13 +98,15 @@ impl Mailbox {
     fn is_for(&self, letter: &Letter, sorting: Sorting) -> bool {
         let Peer { who, number } = letter.to;
         self.owner.is_some_and(|(at, own)| {
-            let is_number = match letter.said {
+            let is_number = match letter.kind {
                 // The word has had room for half of the number, or for none of it.
-                Said::Successor | Said::Joins => {
+                NoticeKind::Successor | NoticeKind::Joins => {
                     sorting.later.is_some() || own.number as u32 == number as u32
                 }
-                Said::Handover | Said::ModeChanged => sorting.by_name || own.number == number,
-                Said::Awaits | Said::Left => false,
+                NoticeKind::Handover | NoticeKind::ModeChanged => {
+                    sorting.by_name || own.number == number
+                }
+                NoticeKind::Awaits | NoticeKind::Left => false,
             };
             at == letter.at && own.who == who && is_number
         })
@@ -144,23 +148,23 @@ impl Notices {
         let slot = usize::from(letter.to.who.slot());
         let mailbox = self.boxes.get_mut(slot).filter(|own| own.is_for(letter, sorting));
         let Some(mailbox) = mailbox else { return false };
-        if letter.said == Said::Joins {
+        if letter.kind == NoticeKind::Joins {
             if self.joined.len() <= slot {
                 self.joined.resize_with(slot + 1, VecDeque::new);
             }
             self.joined[slot].push_back(letter.from);
             return true;
         }
-        let mail = mailbox.mail(letter.said);
+        let mail = mailbox.mail(letter.kind);
         let is_new = match mail {
             Mail::None => true,
-            Mail::Unread(notice, says) if notice.said() == Said::Successor => {
+            Mail::Unread(notice, says) if notice.kind() == NoticeKind::Successor => {
                 sorting.later.is_some_and(|later| later(letter.says, *says))
             }
             Mail::Unread(..) | Mail::Read => false,
         };
         if is_new {
-            *mail = Mail::Unread(Notice::new(letter.said, letter.from), letter.says);
+            *mail = Mail::Unread(Notice::new(letter.kind, letter.from), letter.says);
         }
         is_new
     }
@@ -178,19 +182,20 @@ impl Notices {
             return mail;
         }
         let reader = self.joined.get_mut(usize::from(slot))?.pop_front()?;
-        Some((Notice::new(Said::Joins, reader), 0))
+        Some((Notice::new(NoticeKind::Joins, reader), 0))
     }
 
     /// Makes room for another notice: the taken notice was not for this use.
-    pub(super) fn refuse(&mut self, slot: u16, said: Said) {
-        *self.boxes[usize::from(slot)].mail(said) = Mail::None;
+    pub(super) fn refuse(&mut self, slot: u16, kind: NoticeKind) {
+        *self.boxes[usize::from(slot)].mail(kind) = Mail::None;
     }
 
     /// Sends no more the notice from the use of a slot to its predecessor.
     fn hush(&mut self, slot: u16) {
         if let Some((_, own)) = self.boxes[usize::from(slot)].owner {
-            self.unacknowledged
-                .retain(|Sent { letter, .. }| letter.said != Said::Successor || letter.from != own);
+            self.unacknowledged.retain(|Sent { letter, .. }| {
+                letter.kind != NoticeKind::Successor || letter.from != own
+            });
         }
     }
 
@@ -228,10 +233,10 @@ impl<S: LockSystem> Core<S> {
 
     /// Sends the notice of a use to the use named in it, with the payload `says`.
     pub(super) fn tell(self: &Rc<Self>, slot: u16, notice: Notice, says: u64) {
-        let (said, peer) = (notice.said(), notice.peer());
+        let (kind, peer) = (notice.kind(), notice.peer());
         let owner = self.notices.borrow().boxes[usize::from(slot)].owner;
         let (at, from) = owner.expect("a use has its box open");
-        let letter = Letter { said, at, from, to: peer, says, life: self.life_of(at.node()) };
+        let letter = Letter { kind, at, from, to: peer, says, life: self.life_of(at.node()) };
         let Some(node) = self.peers.node(peer.who.node()) else { return };
         let to = Endpoint { node, lane: LaneId(peer.who.lane()) };
         if to == self.lane.at() {
@@ -255,9 +260,9 @@ impl<S: LockSystem> Core<S> {
 
     /// Tells a use once of its turn, with the payload `says`.
     pub(super) fn tell_once(&self, at: RemoteAddr, slot: u16, notice: Notice, says: u64) {
-        let (said, peer) = (notice.said(), notice.peer());
+        let (kind, peer) = (notice.kind(), notice.peer());
         let from = Peer { who: self.name(slot), number: 0 };
-        let letter = Letter { said, at, from, to: peer, says, life: self.life_of(at.node()) };
+        let letter = Letter { kind, at, from, to: peer, says, life: self.life_of(at.node()) };
         let Some(node) = self.peers.node(peer.who.node()) else { return };
         let to = Endpoint { node, lane: LaneId(peer.who.lane()) };
         match to == self.lane.at() {
@@ -288,18 +293,21 @@ impl<S: LockSystem> Core<S> {
         if letter.life != self.life_of(letter.at.node()) {
             return;
         }
-        match letter.said {
-            Said::Joins | Said::Awaits | Said::Left if !S::HAS_HOMES => return,
-            Said::Awaits | Said::Left => return self.count(letter),
-            Said::Successor | Said::Handover | Said::ModeChanged | Said::Joins => {}
+        match letter.kind {
+            NoticeKind::Joins | NoticeKind::Awaits | NoticeKind::Left if !S::HAS_HOMES => return,
+            NoticeKind::Awaits | NoticeKind::Left => return self.count(letter),
+            NoticeKind::Successor
+            | NoticeKind::Handover
+            | NoticeKind::ModeChanged
+            | NoticeKind::Joins => {}
         }
         let slot = letter.to.who.slot();
-        let by_name = S::KEEPS && self.system.keeping().is_some();
+        let by_name = S::KEEPS && self.system.keeper_rules().is_some();
         let sorting = Sorting { later: S::LATER, by_name };
         if !self.notices.borrow_mut().put(letter, sorting) {
             return;
         }
-        if letter.said != Said::Successor {
+        if letter.kind != NoticeKind::Successor {
             self.notices.borrow_mut().hush(slot);
         }
         let task = self.slots.borrow_mut().get(slot).task;
@@ -340,7 +348,7 @@ impl<S: LockSystem> Core<S> {
             // Notices to lost uses are for a reset; an expelled node hears of no reset.
             let is_out = self.is_expelled.get();
             notices.unacknowledged.retain(|Sent { letter, .. }| {
-                !is_out && (letter.said == Said::Successor || !self.is_lost(letter.to))
+                !is_out && (letter.kind == NoticeKind::Successor || !self.is_lost(letter.to))
             });
             for sent in &mut notices.unacknowledged {
                 if sent.due <= now {
@@ -394,13 +402,13 @@ mod tests {
     const NUMBERED: Sorting = Sorting { later: None, by_name: false };
 
     fn handover(to: Peer) -> Letter {
-        Letter { said: Said::Handover, at: at(), from: OTHER, to, says: 7, life: 0 }
+        Letter { kind: NoticeKind::Handover, at: at(), from: OTHER, to, says: 7, life: 0 }
     }
 
     /// As the word names its tail.
     fn successor(of: Peer) -> Letter {
         let to = Peer { number: u64::from(of.number as u32), ..of };
-        Letter { said: Said::Successor, to, ..handover(of) }
+        Letter { kind: NoticeKind::Successor, to, ..handover(of) }
     }
 
     #[test]
@@ -418,10 +426,10 @@ mod tests {
             }
             assert!(notices.put(&letter, NUMBERED));
             assert!(!notices.put(&letter, NUMBERED), "twice");
-            assert_eq!(notices.take(0, false), Some((Notice::new(letter.said, OTHER), 7)));
+            assert_eq!(notices.take(0, false), Some((Notice::new(letter.kind, OTHER), 7)));
             assert!(!notices.put(&letter, NUMBERED), "again, after it was read");
             assert_eq!(notices.take(0, false), None);
-            notices.refuse(0, letter.said);
+            notices.refuse(0, letter.kind);
             assert!(notices.put(&letter, NUMBERED), "the first was not for this use");
             assert!(notices.take(0, false).is_some());
         }
@@ -431,30 +439,30 @@ mod tests {
     #[test]
     fn of_two_successors_the_later_one_stays_and_one_that_is_refused_makes_room() {
         let later = Sorting { later: Some(|one, other| one > other), by_name: false };
-        let said = |says, number| {
+        let successor_with = |says, number| {
             let from = Peer { number, ..OTHER };
             Letter { says, from, ..successor(Peer { number: 0, ..own(0) }) }
         };
-        let heard = |letter: Letter| (Notice::new(Said::Successor, letter.from), letter.says);
+        let heard = |letter: Letter| (Notice::new(NoticeKind::Successor, letter.from), letter.says);
         let mut notices = Notices::default();
         notices.open(own(5), at());
-        assert!(notices.put(&said(3, 1), later));
-        assert!(!notices.put(&said(3, 1), later), "twice");
-        assert!(!notices.put(&said(2, 2), later), "an earlier one, which is late");
-        assert!(notices.put(&said(4, 3), later));
-        assert_eq!(notices.take(0, false), Some(heard(said(4, 3))));
-        assert!(!notices.put(&said(5, 4), later), "there is one successor");
-        notices.refuse(0, Said::Successor);
+        assert!(notices.put(&successor_with(3, 1), later));
+        assert!(!notices.put(&successor_with(3, 1), later), "twice");
+        assert!(!notices.put(&successor_with(2, 2), later), "an earlier one, which is late");
+        assert!(notices.put(&successor_with(4, 3), later));
+        assert_eq!(notices.take(0, false), Some(heard(successor_with(4, 3))));
+        assert!(!notices.put(&successor_with(5, 4), later), "there is one successor");
+        notices.refuse(0, NoticeKind::Successor);
         assert_eq!(notices.take(0, false), None);
-        assert!(notices.put(&said(5, 4), later), "the first was not for this use");
-        assert_eq!(notices.take(0, false), Some(heard(said(5, 4))));
+        assert!(notices.put(&successor_with(5, 4), later), "the first was not for this use");
+        assert_eq!(notices.take(0, false), Some(heard(successor_with(5, 4))));
         // A turn comes once, in whichever words.
-        let turn = Letter { said: Said::ModeChanged, ..handover(own(5)) };
+        let turn = Letter { kind: NoticeKind::ModeChanged, ..handover(own(5)) };
         let former = Letter { to: own(4), ..turn };
         assert!(!notices.put(&former, later));
         assert!(notices.put(&turn, later));
         assert!(!notices.put(&handover(own(5)), later));
-        assert_eq!(notices.take(0, false), Some((Notice::new(Said::ModeChanged, OTHER), 7)));
+        assert_eq!(notices.take(0, false), Some((Notice::new(NoticeKind::ModeChanged, OTHER), 7)));
     }
 
     /// As published, a name says enough.
@@ -463,7 +471,7 @@ mod tests {
         let mut notices = Notices::default();
         notices.open(own(5), at());
         assert!(notices.put(&handover(own(4)), Sorting { by_name: true, ..NUMBERED }));
-        assert_eq!(notices.take(0, false), Some((Notice::new(Said::Handover, OTHER), 7)));
+        assert_eq!(notices.take(0, false), Some((Notice::new(NoticeKind::Handover, OTHER), 7)));
     }
 
     /// Any number of readers may come after a use, which hears of them when it asks for them.
@@ -472,7 +480,7 @@ mod tests {
         let by_name = Sorting { later: Some(|_, _| false), by_name: false };
         let joins = |number| {
             let (from, to) = (Peer { number, ..OTHER }, Peer { number: 0, ..own(0) });
-            Letter { said: Said::Joins, from, to, ..handover(own(5)) }
+            Letter { kind: NoticeKind::Joins, from, to, ..handover(own(5)) }
         };
         let mut notices = Notices::default();
         assert!(!notices.put(&joins(1), by_name), "nobody is there");
@@ -481,9 +489,12 @@ mod tests {
         assert!(notices.put(&joins(1), by_name) && notices.put(&joins(2), by_name));
         assert_eq!(notices.take(0, false), None);
         assert!(notices.put(&handover(own(5)), by_name));
-        assert_eq!(notices.take(0, true).map(|(notice, _)| notice.said()), Some(Said::Handover));
-        let from = |(notice, _): (Notice, u64)| (notice.said(), notice.peer().number);
-        assert_eq!(notices.take(0, true).map(from), Some((Said::Joins, 1)));
+        assert_eq!(
+            notices.take(0, true).map(|(notice, _)| notice.kind()),
+            Some(NoticeKind::Handover)
+        );
+        let from = |(notice, _): (Notice, u64)| (notice.kind(), notice.peer().number);
+        assert_eq!(notices.take(0, true).map(from), Some((NoticeKind::Joins, 1)));
         notices.open(own(6), at());
         assert_eq!(notices.take(0, true), None, "they have come after the former use");
     }
@@ -510,15 +521,15 @@ mod tests {
     fn a_use_that_ends_or_is_reset_says_no_more_that_it_waits() {
         let mut notices = Notices::default();
         let to = Endpoint { node: NodeId(1), lane: LaneId(0) };
-        let sent = |said, from| Sent {
-            letter: Letter { said, at: at(), from, to: OTHER, says: 0, life: 0 },
+        let sent = |kind, from| Sent {
+            letter: Letter { kind, at: at(), from, to: OTHER, says: 0, life: 0 },
             to,
             due: Nanos(0),
             pause: AGAIN.0,
         };
         notices.open(own(5), at());
-        notices.unacknowledged.push(sent(Said::Successor, own(5)));
-        notices.unacknowledged.push(sent(Said::Handover, own(4)));
+        notices.unacknowledged.push(sent(NoticeKind::Successor, own(5)));
+        notices.unacknowledged.push(sent(NoticeKind::Handover, own(4)));
         notices.close(0);
         assert_eq!(notices.unacknowledged.len(), 1, "it was handed over all the same");
         notices.forget(at().plus(64));

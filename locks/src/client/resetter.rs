@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, RemoteAddr};
-use lotus_fabric::rpc::Patience;
+use lotus_fabric::rpc::RetryPolicy;
 use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
 
@@ -20,7 +20,7 @@ use crate::word::{Claim, Head};
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Patience with a member that is asked to be done with a lock.
-const PATIENCE: Patience = Patience {
+const PATIENCE: RetryPolicy = RetryPolicy {
     retry_after: Duration::from_micros(200),
     retry_at_most: Duration::from_millis(5),
     tries: 8,

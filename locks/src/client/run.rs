@@ -8,7 +8,7 @@
 //! connections, is left to the async function [`Run::drive`].
 
 mod homes;
-mod keeping;
+mod keeper_waits;
 mod listening;
 mod queues;
 mod resets;
@@ -26,7 +26,7 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::{Batch, Completed, Posted};
 use lotus_fabric::verbs::{Buffer, VerbError};
-use lotus_points::{Foothold, may_cut};
+use lotus_points::{PointState, may_cut};
 use lotus_sabotage::{Rule, broken};
 
 use super::wire::Message;
@@ -49,7 +49,7 @@ pub(super) struct Run<S: LockSystem> {
     pub(super) mode: Mode,
     pub(super) slot: u16,
     state: S::Use,
-    doing: Doing,
+    doing: RunState,
     /// Whether the lock is being released, or the acquisition was given up.
     is_leaving: bool,
     /// Whether the lock is held, and its holder waits for exclusive access.
@@ -68,10 +68,10 @@ pub(super) struct Run<S: LockSystem> {
     /// `entries` are kept beside `doing`, because every system copies `doing`.
     answer: VerbAnswer,
     entries: Vec<u64>,
-    foothold: Foothold,
+    point_state: PointState,
 }
 
-enum Doing {
+enum RunState {
     /// The step has not been carried out.
     Next(Step),
     Verb(Posted, Buffer),
@@ -111,7 +111,7 @@ enum VerbAnswer {
 
 /// End of a drive.
 #[derive(Clone, Copy)]
-pub(super) enum Turn {
+pub(super) enum DriveEnd {
     /// The lock is held.
     Held,
     /// The use has ended.
@@ -126,7 +126,7 @@ struct Upgrade<'a, S: LockSystem>(&'a mut Run<S>);
 
 impl<S: LockSystem> Drop for Upgrade<'_, S> {
     fn drop(&mut self) {
-        self.0.doing = Doing::Held;
+        self.0.doing = RunState::Held;
         self.0.is_upgrading = false;
     }
 }
@@ -139,7 +139,7 @@ impl<S: LockSystem> Run<S> {
             mode,
             slot,
             state,
-            doing: Doing::Ended,
+            doing: RunState::Ended,
             is_leaving: false,
             is_upgrading: false,
             is_ghost: false,
@@ -149,7 +149,7 @@ impl<S: LockSystem> Run<S> {
             next_look: Nanos(0),
             answer: VerbAnswer::Head,
             entries: Vec::new(),
-            foothold: Foothold::FREE,
+            point_state: PointState::FREE,
         }
     }
 
@@ -159,14 +159,14 @@ impl<S: LockSystem> Run<S> {
         (self.at, self.slot, self.state, self.mode) = (at, slot, state, mode);
         (self.is_leaving, self.is_ghost, self.has_waited) = (false, false, false);
         (self.verbs, self.next_look) = (0, Nanos(0));
-        self.foothold = Foothold::FREE;
+        self.point_state = PointState::FREE;
     }
 
     /// Begins, and adds the first verb to `batch`.
     #[inline]
     pub(super) fn begin(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) {
         if core.is_told(self.at) || S::QUEUES && core.is_shut(self.at) {
-            self.doing = Doing::Next(Step::Barred);
+            self.doing = RunState::Next(Step::Barred);
             return;
         }
         if S::TELLS && !S::TELLS_ONCE {
@@ -174,16 +174,16 @@ impl<S: LockSystem> Run<S> {
         }
         let step = self.step(core, Event::Begin);
         self.doing = match step {
-            Step::Post(verb) => Doing::InBatch(self.add(core, batch, verb)),
-            step => Doing::Next(step),
+            Step::Post(verb) => RunState::InBatch(self.add(core, batch, verb)),
+            step => RunState::Next(step),
         };
     }
 
     /// Takes over the batch that has the first verb, and nothing else.
     #[inline]
     pub(super) fn posted(&mut self, core: &Core<S>, posted: Posted) {
-        if let Doing::InBatch(buffer) = self.doing {
-            self.doing = Doing::Verb(posted, buffer);
+        if let RunState::InBatch(buffer) = self.doing {
+            self.doing = RunState::Verb(posted, buffer);
             if may_cut() {
                 self.has_posted(core);
             }
@@ -192,7 +192,7 @@ impl<S: LockSystem> Run<S> {
 
     /// Takes the answer of the first verb from its completed batch.
     pub(super) fn answered(&mut self, core: &Rc<Core<S>>, done: Option<&Completed>) {
-        let Doing::InBatch(buffer) = self.doing else { return };
+        let RunState::InBatch(buffer) = self.doing else { return };
         self.doing = match done {
             Some(done) => {
                 let event = self.found(core, done, buffer);
@@ -200,9 +200,9 @@ impl<S: LockSystem> Run<S> {
                 if may_cut() {
                     self.has_answer(core, event, step);
                 }
-                Doing::Next(step)
+                RunState::Next(step)
             }
-            None => Doing::Mending,
+            None => RunState::Mending,
         };
     }
 
@@ -210,7 +210,7 @@ impl<S: LockSystem> Run<S> {
     ///
     /// # Panics
     /// If a verb is under way.
-    pub(super) fn leave(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
+    pub(super) fn leave(&mut self, core: &Rc<Core<S>>) -> Option<DriveEnd> {
         let step = self.leaves(core);
         if may_cut() && self.stops_before_release(core, step) {
             return None;
@@ -223,11 +223,11 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// As [`Self::leave`], with the first verb in a batch of the caller.
-    pub(super) fn leave_in(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) -> Option<Turn> {
+    pub(super) fn leave_in(&mut self, core: &Rc<Core<S>>, batch: &mut Batch) -> Option<DriveEnd> {
         match self.leaves(core) {
             step if may_cut() && self.stops_before_release(core, step) => None,
             Step::Post(verb) if !self.is_told(core) => {
-                self.doing = Doing::InBatch(self.add(core, batch, verb));
+                self.doing = RunState::InBatch(self.add(core, batch, verb));
                 if may_cut() {
                     self.has_posted(core);
                 }
@@ -239,7 +239,7 @@ impl<S: LockSystem> Run<S> {
 
     #[inline]
     fn leaves(&mut self, core: &Rc<Core<S>>) -> Step {
-        assert!(matches!(self.doing, Doing::Held | Doing::Pausing(_) | Doing::Next(_)));
+        assert!(matches!(self.doing, RunState::Held | RunState::Pausing(_) | RunState::Next(_)));
         if S::TELLS && !S::TELLS_ONCE && self.is_held() {
             self.catch_up(core);
         }
@@ -259,12 +259,12 @@ impl<S: LockSystem> Run<S> {
     ) -> Result<(), NotHeld> {
         (self.is_upgrading, self.next_look) = (true, Nanos(0));
         let step = self.step(core, Event::Upgrade);
-        self.doing = Doing::Next(step);
+        self.doing = RunState::Next(step);
         let upgrade = Upgrade(self);
         match upgrade.0.drive(core, until).await {
-            Turn::Held => Ok(()),
-            Turn::Stopped(why) => Err(why),
-            Turn::Gone(_) => unreachable!("it is held"),
+            DriveEnd::Held => Ok(()),
+            DriveEnd::Stopped(why) => Err(why),
+            DriveEnd::Gone(_) => unreachable!("it is held"),
         }
     }
 
@@ -289,7 +289,7 @@ impl<S: LockSystem> Run<S> {
 
     /// Goes on until the lock is held, or the use has ended; or, at `until` or later, until the
     /// acquisition would wait.
-    pub(super) async fn drive(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Turn {
+    pub(super) async fn drive(&mut self, core: &Rc<Core<S>>, until: Nanos) -> DriveEnd {
         loop {
             if let Some(turn) = std::future::poll_fn(|task| self.poll(core, until, task)).await {
                 return turn;
@@ -308,43 +308,43 @@ impl<S: LockSystem> Run<S> {
         core: &Rc<Core<S>>,
         until: Nanos,
         task: &mut Context<'_>,
-    ) -> Poll<Option<Turn>> {
+    ) -> Poll<Option<DriveEnd>> {
         loop {
             if may_cut() && self.stands(core) {
                 return Poll::Pending;
             }
             let event = match &mut self.doing {
-                Doing::Verb(posted, buffer) => match ready!(Pin::new(posted).poll(task)) {
+                RunState::Verb(posted, buffer) => match ready!(Pin::new(posted).poll(task)) {
                     Ok(done) => {
                         let buffer = *buffer;
                         self.found(core, &done, buffer)
                     }
                     Err(_) => {
-                        self.doing = Doing::Mending;
+                        self.doing = RunState::Mending;
                         return Poll::Ready(None);
                     }
                 },
-                Doing::Pausing(due) => {
+                RunState::Pausing(due) => {
                     let due = *due;
                     match ready!(self.poll_pause(core, due, until)) {
                         Some(turn) => return Poll::Ready(Some(turn)),
                         None => Event::Paused,
                     }
                 }
-                Doing::Next(step) => {
+                RunState::Next(step) => {
                     let step = *step;
                     match self.carry_out_rest(core, step, until) {
                         Some(turn) => return Poll::Ready(Some(turn)),
                         None => continue,
                     }
                 }
-                Doing::Held => return Poll::Ready(Some(Turn::Held)),
-                Doing::Listening if S::TELLS => match ready!(self.poll_notice(core, until)) {
+                RunState::Held => return Poll::Ready(Some(DriveEnd::Held)),
+                RunState::Listening if S::TELLS => match ready!(self.poll_notice(core, until)) {
                     Listened::Next => continue,
                     Listened::Turn(turn) => return Poll::Ready(Some(turn)),
                     Listened::Look => return Poll::Ready(None),
                 },
-                Doing::Awaiting(due) if S::QUEUES => {
+                RunState::Awaiting(due) if S::QUEUES => {
                     let due = *due;
                     match ready!(self.poll_turn(core, due, until)) {
                         Listened::Next => continue,
@@ -362,70 +362,70 @@ impl<S: LockSystem> Run<S> {
 
     /// Takes the step that follows an event.
     #[inline(never)]
-    fn happened(&mut self, core: &Rc<Core<S>>, event: Event, until: Nanos) -> Option<Turn> {
+    fn happened(&mut self, core: &Rc<Core<S>>, event: Event, until: Nanos) -> Option<DriveEnd> {
         let step = self.step(core, event);
         if may_cut() && self.has_answer(core, event, step) {
-            self.doing = Doing::Next(step);
+            self.doing = RunState::Next(step);
             return None;
         }
         self.carry_out(core, step, until)
     }
 
     /// The rare part of [`Self::drive`]: goes on until there is something to poll.
-    async fn rarely(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
+    async fn rarely(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<DriveEnd> {
         let event = match self.doing {
-            Doing::InBatch(_) => {
+            RunState::InBatch(_) => {
                 // A READ behind the verb: after its answer, the verb is answered too.
                 let mut batch = core.lane.batch();
                 batch.read(self.at, 8);
                 match batch.post().await {
                     Ok(_) => Event::Lost,
                     Err(_) => {
-                        self.doing = Doing::Mending;
+                        self.doing = RunState::Mending;
                         return None;
                     }
                 }
             }
-            Doing::Mending => match core.mend(self.at.node(), self.posted.1).await {
+            RunState::Mending => match core.mend(self.at.node(), self.posted.1).await {
                 Ok(()) => Event::Lost,
                 Err(VerbError::Unreachable) if self.is_abandoned(core) => {
                     return Some(self.abandon(core));
                 }
                 // A holder learns of the expulsion when it releases the lock.
                 Err(VerbError::Revoked) if self.is_upgrading => {
-                    return Some(Turn::Stopped(NotHeld::Expelled));
+                    return Some(DriveEnd::Stopped(NotHeld::Expelled));
                 }
                 Err(VerbError::Revoked) => {
                     return Some(self.end(core, Err(NotHeld::Expelled)));
                 }
-                Err(_) => return Some(Turn::Stopped(NotHeld::Unavailable)),
+                Err(_) => return Some(DriveEnd::Stopped(NotHeld::Unavailable)),
             },
-            Doing::Barred(..) => match self.barred(core, until).await {
+            RunState::Barred(..) => match self.barred(core, until).await {
                 Some(turn) => return Some(turn),
                 None => Event::Begin,
             },
-            Doing::Full(..) => match self.full(core, until).await {
+            RunState::Full(..) => match self.full(core, until).await {
                 Some(turn) => return Some(turn),
                 None => Event::Begin,
             },
-            Doing::Doubting(before) => match self.doubt(core, before).await {
+            RunState::Doubting(before) => match self.doubt(core, before).await {
                 Some(turn) => return Some(turn),
                 None => Event::Begin,
             },
-            Doing::Listening | Doing::Watching => return self.look(core).await,
-            Doing::Homing(notice) => return self.find_home(core, notice).await,
-            Doing::Ended => unreachable!("it has ended"),
-            Doing::Next(_)
-            | Doing::Verb(..)
-            | Doing::Pausing(_)
-            | Doing::Awaiting(_)
-            | Doing::Held => return None,
+            RunState::Listening | RunState::Watching => return self.look(core).await,
+            RunState::Homing(notice) => return self.find_home(core, notice).await,
+            RunState::Ended => unreachable!("it has ended"),
+            RunState::Next(_)
+            | RunState::Verb(..)
+            | RunState::Pausing(_)
+            | RunState::Awaiting(_)
+            | RunState::Held => return None,
         };
         if S::TELLS && !S::TELLS_ONCE && event == Event::Begin {
             self.renumber(core);
         }
         let step = self.step(core, event);
-        self.doing = Doing::Next(step);
+        self.doing = RunState::Next(step);
         None
     }
 
@@ -483,7 +483,7 @@ impl<S: LockSystem> Run<S> {
     }
 
     #[inline(always)]
-    fn carry_out(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<Turn> {
+    fn carry_out(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<DriveEnd> {
         match step {
             // Steps with fault points are carried out in one place.
             Step::Post(_) | Step::Held if may_cut() => self.carry_out_rest(core, step, until),
@@ -499,7 +499,7 @@ impl<S: LockSystem> Run<S> {
 
     /// [`Self::carry_out`], for any step.
     #[inline(never)]
-    fn carry_out_rest(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<Turn> {
+    fn carry_out_rest(&mut self, core: &Rc<Core<S>>, step: Step, until: Nanos) -> Option<DriveEnd> {
         let ends = matches!(step, Step::Held | Step::Upgraded | Step::Gone(_));
         if !ends && self.is_abandoned(core) {
             return Some(self.abandon(core));
@@ -521,31 +521,31 @@ impl<S: LockSystem> Run<S> {
             core.shut(self.at, None);
         }
         if may_cut() && self.stops_before(core, step) {
-            self.doing = Doing::Next(step);
+            self.doing = RunState::Next(step);
             return None;
         }
         match step {
             Step::Post(_) if self.is_late(core, until) => {
-                self.doing = Doing::Next(step);
-                return Some(Turn::Stopped(NotHeld::TimedOut));
+                self.doing = RunState::Next(step);
+                return Some(DriveEnd::Stopped(NotHeld::TimedOut));
             }
             Step::Post(verb) => self.post(core, verb),
             Step::Pause(pause) => {
                 let now = core.lane.executor().now();
                 if self.may_stop(core, now, until) {
-                    self.doing = Doing::Next(step);
-                    return Some(Turn::Stopped(NotHeld::TimedOut));
+                    self.doing = RunState::Next(step);
+                    return Some(DriveEnd::Stopped(NotHeld::TimedOut));
                 }
                 self.has_waited |= !self.is_leaving;
                 let watches = S::KEEPS && self.is_to_watch(core, now);
                 self.look_for_losses(core, now);
                 self.doing = match pause.is_zero() {
-                    _ if watches => Doing::Watching,
+                    _ if watches => RunState::Watching,
                     true => {
                         let step = self.step(core, Event::Paused);
-                        Doing::Next(step)
+                        RunState::Next(step)
                     }
-                    false => Doing::Pausing(now.after(pause)),
+                    false => RunState::Pausing(now.after(pause)),
                 };
             }
             Step::Tell(notice) => self.tell(core, notice),
@@ -554,22 +554,22 @@ impl<S: LockSystem> Run<S> {
             Step::Full(generation) => return self.has_no_room(core, generation),
             Step::Held => return Some(self.held(core)),
             Step::Upgraded => {
-                (self.doing, self.mode) = (Doing::Held, Mode::Exclusive);
-                return Some(Turn::Held);
+                (self.doing, self.mode) = (RunState::Held, Mode::Exclusive);
+                return Some(DriveEnd::Held);
             }
-            Step::Barred if self.is_upgrading => return Some(Turn::Stopped(NotHeld::Reset)),
+            Step::Barred if self.is_upgrading => return Some(DriveEnd::Stopped(NotHeld::Reset)),
             Step::Barred if self.is_ghost => return Some(self.end(core, Err(NotHeld::Reset))),
             Step::Barred => {
                 core.counts.borrow_mut().barred += 1;
-                self.doing = Doing::Barred(BARRED.0, self.quiet(core));
+                self.doing = RunState::Barred(BARRED.0, self.quiet(core));
             }
             Step::Doubt => {
-                self.doing = Doing::Doubting(self.quiet(core));
+                self.doing = RunState::Doubting(self.quiet(core));
                 if !broken(Rule::DoubtsAreReset) {
                     core.want_reset(Message::Doubted, self.at);
                 }
                 if !self.is_ghost && !self.is_leaving {
-                    return Some(Turn::Stopped(NotHeld::Unavailable));
+                    return Some(DriveEnd::Stopped(NotHeld::Unavailable));
                 }
             }
             Step::Gone(result) => return Some(self.end(core, result)),
@@ -581,30 +581,30 @@ impl<S: LockSystem> Run<S> {
     fn post(&mut self, core: &Rc<Core<S>>, verb: Verb) {
         let mut batch = core.lane.batch();
         let buffer = self.add(core, &mut batch, verb);
-        self.doing = Doing::Verb(batch.post(), buffer);
+        self.doing = RunState::Verb(batch.post(), buffer);
     }
 
     #[inline(always)]
-    fn held(&mut self, core: &Core<S>) -> Turn {
-        self.doing = Doing::Held;
+    fn held(&mut self, core: &Core<S>) -> DriveEnd {
+        self.doing = RunState::Held;
         let counts = &mut *core.counts.borrow_mut();
         counts.acquired += u64::from(!self.is_ghost);
         counts.waited += u64::from(self.has_waited);
         counts.retries += self.verbs - 1;
-        Turn::Held
+        DriveEnd::Held
     }
 
     /// Whether the lock is held.
     pub(super) fn is_held(&self) -> bool {
-        matches!(self.doing, Doing::Held)
+        matches!(self.doing, RunState::Held)
     }
 
     /// Ends the use.
     #[inline(always)]
-    fn end(&mut self, core: &Core<S>, result: Result<(), NotHeld>) -> Turn {
-        self.doing = Doing::Ended;
+    fn end(&mut self, core: &Core<S>, result: Result<(), NotHeld>) -> DriveEnd {
+        self.doing = RunState::Ended;
         core.free(self.slot, self.at);
-        Turn::Gone(result)
+        DriveEnd::Gone(result)
     }
 
     /// Whether the lock is being reset, or its memory node was abandoned.
@@ -624,9 +624,9 @@ impl<S: LockSystem> Run<S> {
 
     /// Ends a use of an abandoned lock, without a verb under way; a holder that upgrades stays a
     /// holder.
-    fn abandon(&mut self, core: &Core<S>) -> Turn {
+    fn abandon(&mut self, core: &Core<S>) -> DriveEnd {
         match self.is_upgrading {
-            true => Turn::Stopped(NotHeld::Unavailable),
+            true => DriveEnd::Stopped(NotHeld::Unavailable),
             false => {
                 let turn = self.end(core, Err(NotHeld::Unavailable));
                 core.note_interruptions();
@@ -637,11 +637,16 @@ impl<S: LockSystem> Run<S> {
 
     /// Ready once a pause until `due` is over, or the use was told of a reset; with a turn if the
     /// acquisition is given up instead.
-    fn poll_pause(&mut self, core: &Rc<Core<S>>, due: Nanos, until: Nanos) -> Poll<Option<Turn>> {
+    fn poll_pause(
+        &mut self,
+        core: &Rc<Core<S>>,
+        due: Nanos,
+        until: Nanos,
+    ) -> Poll<Option<DriveEnd>> {
         let executor = core.lane.executor();
         let now = executor.now();
         if self.may_stop(core, now, until) {
-            return Poll::Ready(Some(Turn::Stopped(NotHeld::TimedOut)));
+            return Poll::Ready(Some(DriveEnd::Stopped(NotHeld::TimedOut)));
         }
         if now >= due || self.is_told(core) {
             return Poll::Ready(None);

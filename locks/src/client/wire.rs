@@ -2,7 +2,7 @@
 
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 
-use crate::contract::{Peer, Said, Waiter};
+use crate::contract::{NoticeKind, Peer, Waiter};
 
 /// Bytes of a message.
 const BYTES: usize = 16;
@@ -67,7 +67,7 @@ pub(super) fn decode_answer(bytes: &[u8]) -> Option<u64> {
 /// A notice of one use of a lock to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Letter {
-    pub(super) said: Said,
+    pub(super) kind: NoticeKind,
     /// The lock.
     pub(super) at: RemoteAddr,
     pub(super) from: Peer,
@@ -92,7 +92,7 @@ pub(super) fn encode_letter(letter: &Letter) -> [u8; LETTER_BYTES] {
     }
     rest[..8].copy_from_slice(&letter.says.to_le_bytes());
     rest[8..12].copy_from_slice(&letter.life.to_le_bytes());
-    rest[12] = letter.said as u8;
+    rest[12] = letter.kind as u8;
     bytes
 }
 
@@ -111,18 +111,18 @@ pub(super) fn decode_letter(bytes: &[u8]) -> Option<(Letter, bool)> {
     let (to, rest) = rest.split_first_chunk::<PEER_BYTES>()?;
     let (says, rest) = rest.split_first_chunk::<8>()?;
     let (life, rest) = rest.split_first_chunk::<4>()?;
-    let said = match rest[0] & !ANSWER {
-        0 => Said::Successor,
-        1 => Said::Handover,
-        2 => Said::ModeChanged,
-        3 => Said::Joins,
-        4 => Said::Awaits,
-        5 => Said::Left,
+    let kind = match rest[0] & !ANSWER {
+        0 => NoticeKind::Successor,
+        1 => NoticeKind::Handover,
+        2 => NoticeKind::ModeChanged,
+        3 => NoticeKind::Joins,
+        4 => NoticeKind::Awaits,
+        5 => NoticeKind::Left,
         _ => return None,
     };
     let (from, to) = (decode_peer(from)?, decode_peer(to)?);
     let (says, life) = (u64::from_le_bytes(*says), u32::from_le_bytes(*life));
-    let letter = Letter { said, at: decode_address(address)?, from, to, says, life };
+    let letter = Letter { kind, at: decode_address(address)?, from, to, says, life };
     Some((letter, rest[0] & ANSWER != 0))
 }
 
@@ -177,10 +177,15 @@ mod tests {
         let at = RemoteAddr::new(NodeId(0x1234), RegionId(7), 0x12_3456_7890);
         let from = Peer { who: Waiter::new(3, 2, 1), number: 0x1234_5678_9ABC_DEF0 };
         let to = Peer { who: Waiter::new(0, 0, 0), number: 7 };
-        let to_uses = [Said::Successor, Said::Handover, Said::ModeChanged, Said::Joins];
-        for said in to_uses.into_iter().chain([Said::Awaits, Said::Left]) {
+        let to_uses = [
+            NoticeKind::Successor,
+            NoticeKind::Handover,
+            NoticeKind::ModeChanged,
+            NoticeKind::Joins,
+        ];
+        for kind in to_uses.into_iter().chain([NoticeKind::Awaits, NoticeKind::Left]) {
             let (says, life) = (0x1122_3344_5566_7788, 0x1234_5678);
-            let letter = Letter { said, at, from, to, says, life };
+            let letter = Letter { kind, at, from, to, says, life };
             assert_eq!(decode_letter(&encode_letter(&letter)), Some((letter, false)));
             assert_eq!(decode_letter(&encode_answer_to(&letter)), Some((letter, true)));
             assert_eq!(decode(&encode_letter(&letter)), None);

@@ -1,7 +1,7 @@
 //! Plain values and traits that define a lock system, its users and its cluster.
 
 mod backoff;
-mod keeping;
+mod keeper_rules;
 mod notice;
 mod peers;
 mod space;
@@ -10,12 +10,12 @@ mod waiter;
 mod wide;
 
 pub use backoff::{Backoff, Pacing};
-pub use keeping::Keeping;
-pub use notice::{Notice, Peer, Said};
+pub use keeper_rules::KeeperRules;
+pub use notice::{Notice, NoticeKind, Peer};
 pub use peers::{Member, Peers, PeersFuture};
 pub use space::{LockSpace, SpaceError};
 pub use system::{
-    Counts, Event, LockSystem, NotHeld, Promises, Recovery, Request, Step, Verb, View,
+    Counts, Event, Guarantees, LockSystem, NotHeld, Recovery, Request, Step, Verb, View,
 };
 pub use waiter::Waiter;
 pub use wide::WideVerb;

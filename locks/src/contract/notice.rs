@@ -11,16 +11,16 @@ use super::Waiter;
 pub struct Peer {
     /// Name of the request.
     pub who: Waiter,
-    /// Number of the enqueue. The addressee of [`Said::Successor`] has only the part that the word
-    /// stores. Either the low 32 bits: they identify the use of the slot, unless a notice is under
-    /// way for as long as a lane takes for 2³² requests. Or nothing: the payload of the notice
-    /// identifies the use ([`super::LockSystem::LATER`]).
+    /// Number of the enqueue. The addressee of [`NoticeKind::Successor`] has only the part that the
+    /// word stores. Either the low 32 bits: they identify the use of the slot, unless a notice is
+    /// under way for as long as a lane takes for 2³² requests. Or nothing: the payload of the
+    /// notice identifies the use ([`super::LockSystem::LATER`]).
     pub number: u64,
 }
 
 /// Kind of a notice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Said {
+pub enum NoticeKind {
     /// "I come after you."
     Successor,
     /// "The lock is yours."
@@ -36,7 +36,7 @@ pub enum Said {
     Left,
 }
 
-impl Said {
+impl NoticeKind {
     /// Whether the notice goes to the home of a lock, not to a use
     /// ([`super::LockSystem::HAS_HOMES`]).
     pub const fn is_for_home(self) -> bool {
@@ -48,7 +48,7 @@ impl Said {
 /// [`super::Step`], and every verb has a step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Notice {
-    said: Said,
+    kind: NoticeKind,
     who: Waiter,
     number: u64,
 }
@@ -58,13 +58,13 @@ const _: () = assert!(size_of::<Notice>() == 16);
 impl Notice {
     /// Creates a notice: in [`super::Step::Tell`] to `peer`, in [`super::LockSystem::hear`] from
     /// `peer`. A notice to the home of a lock is about `peer`.
-    pub const fn new(said: Said, peer: Peer) -> Self {
-        Self { said, who: peer.who, number: peer.number }
+    pub const fn new(kind: NoticeKind, peer: Peer) -> Self {
+        Self { kind, who: peer.who, number: peer.number }
     }
 
     /// Kind of the notice.
-    pub const fn said(self) -> Said {
-        self.said
+    pub const fn kind(self) -> NoticeKind {
+        self.kind
     }
 
     /// The addressee of the notice, or its sender.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::verbs::Capabilities;
 
-use super::{Backoff, Keeping, Notice, Waiter, WideVerb};
+use super::{Backoff, KeeperRules, Notice, Waiter, WideVerb};
 use crate::word::{Claimant, Head, Mode, QueuePart};
 
 /// Treatment of late or lost holders.
@@ -214,7 +214,7 @@ impl View<'_> {
 
 /// Guarantees to users, checked by the conformance suite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Promises {
+pub struct Guarantees {
     /// Readers hold the lock together.
     pub shares: bool,
     /// Locks are granted in the order in which the first verbs take effect.
@@ -300,8 +300,8 @@ pub trait LockSystem: 'static {
     const TWO_WORDS: bool = false;
     /// Whether locks have homes. The home of a lock is one of the lanes that use the lock; it
     /// counts the readers that a writer waits for
-    /// ([`Said::is_for_home`](super::Said::is_for_home)). The second word of the lock object names
-    /// the home. Locks with homes are not reset.
+    /// ([`NoticeKind::is_for_home`](super::NoticeKind::is_for_home)). The second word of the lock
+    /// object names the home. Locks with homes are not reset.
     const HAS_HOMES: bool = false;
     /// Whether the lock is two words, at an address that is a multiple of sixteen. Only
     /// [`Verb::Read`] and [`Verb::Wide`] find both words together: the first in [`Event::Found`],
@@ -310,7 +310,7 @@ pub trait LockSystem: 'static {
     const WIDE: bool = false;
     /// Required alignment of a lock object's address, in bytes.
     const ALIGNMENT: u64 = if Self::WIDE { 16 } else { 8 };
-    /// Whether a keeper frees locks as published; see [`Self::keeping`].
+    /// Whether a keeper frees locks as published; see [`Self::keeper_rules`].
     const KEEPS: bool = false;
 
     /// Bits compared by [`Verb::SwapPart`].
@@ -319,10 +319,11 @@ pub trait LockSystem: 'static {
     /// Bits replaced by [`Verb::SwapPart`].
     const REPLACED: u64 = u64::MAX;
 
-    /// Whether the first of two notices [`Said::Successor`] to one name is of a later enqueue than
-    /// the second, by their payloads. `None` where the word names the enqueue of the addressee.
+    /// Whether the first of two notices [`NoticeKind::Successor`] to one name is of a later enqueue
+    /// than the second, by their payloads. `None` where the word names the enqueue of the
+    /// addressee.
     ///
-    /// [`Said::Successor`]: super::Said::Successor
+    /// [`NoticeKind::Successor`]: super::NoticeKind::Successor
     const LATER: Option<fn(u64, u64) -> bool> = None;
     /// Whether notices announce a turn ([`Self::turn`]) and are sent once: they are not
     /// acknowledged, because a use that misses a notice finds its turn in the words of the lock.
@@ -337,7 +338,7 @@ pub trait LockSystem: 'static {
     fn name(&self) -> &'static str;
 
     /// Returns the guarantees to users.
-    fn promises(&self) -> Promises;
+    fn guarantees(&self) -> Guarantees;
 
     /// Returns the constants of the back-off, which the requests of a lane share.
     fn pacing(&self) -> super::Pacing {
@@ -364,7 +365,7 @@ pub trait LockSystem: 'static {
     }
 
     /// How a keeper frees the locks, if there is a keeper: only where locks are not reset.
-    fn keeping(&self) -> Option<Keeping> {
+    fn keeper_rules(&self) -> Option<KeeperRules> {
         None
     }
 
@@ -413,7 +414,8 @@ pub trait LockSystem: 'static {
     }
 
     /// Whether a listening use now hears the notices of readers
-    /// ([`Said::Joins`](super::Said::Joins)), one after another. Before that, the notices wait.
+    /// ([`NoticeKind::Joins`](super::NoticeKind::Joins)), one after another. Before that, the
+    /// notices wait.
     fn gathers(&self, _of: &Self::Use) -> bool {
         false
     }

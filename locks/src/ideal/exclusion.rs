@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lotus_locktable::{LockMode, LockName, LockRequest};
+use lotus_locktable::{LockKey, LockMode, LockRequest};
 
 /// Number of parts with separate mutexes.
 const PARTS: usize = 256;
@@ -46,7 +46,7 @@ fn left(users: Option<Users>) -> Option<Users> {
 
 /// Users of the names in use. See the module's documentation.
 pub struct Exclusion {
-    parts: Box<[Mutex<BTreeMap<LockName, Users>>]>,
+    parts: Box<[Mutex<BTreeMap<LockKey, Users>>]>,
 }
 
 impl Default for Exclusion {
@@ -56,7 +56,7 @@ impl Default for Exclusion {
 }
 
 impl Exclusion {
-    fn part(&self, name: &LockName) -> MutexGuard<'_, BTreeMap<LockName, Users>> {
+    fn part(&self, name: &LockKey) -> MutexGuard<'_, BTreeMap<LockKey, Users>> {
         let part = &self.parts[name.hash() as usize % PARTS];
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,7 +72,7 @@ impl Exclusion {
     }
 
     /// Removes an attempt from the users of a name.
-    pub(super) fn leave(&self, name: &LockName) {
+    pub(super) fn leave(&self, name: &LockKey) {
         let mut part = self.part(name);
         debug_assert!(part.contains_key(name), "an attempt leaves a name once");
         match left(part.get(name).copied()) {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn names_without_users_are_forgotten() {
         let all = Exclusion::default();
-        let name = |key| LockName::row(TableId(1), Key(key));
+        let name = |key| LockKey::row(TableId(1), Key(key));
         assert!((0..1000).all(|key| all.join(&LockRequest::write(name(key)), None)));
         assert!(!all.join(&LockRequest::read(name(7)), None));
         assert_eq!(all.in_use(), 1000);

@@ -9,7 +9,7 @@
 //! answer the word says whether it took effect.
 
 use crate::contract::{
-    Event, LockSystem, NotHeld, Pacing, Promises, Recovery, Request, Step, Verb, View, Waiter,
+    Event, Guarantees, LockSystem, NotHeld, Pacing, Recovery, Request, Step, Verb, View, Waiter,
 };
 use crate::word::Claimant;
 
@@ -72,9 +72,9 @@ impl LockSystem for Cas {
         "cas"
     }
 
-    fn promises(&self) -> Promises {
+    fn guarantees(&self) -> Guarantees {
         let survives_losses = self.recovery == Recovery::Fenced;
-        Promises { shares: false, in_order: false, survives_losses, upgrades: false }
+        Guarantees { shares: false, in_order: false, survives_losses, upgrades: false }
     }
 
     fn pacing(&self) -> Pacing {

@@ -27,7 +27,7 @@ use lotus_fabric::env::Nanos;
 use lotus_sabotage::{Rule, broken};
 
 use crate::contract::{
-    Event, LockSystem, NotHeld, Pacing, Promises, Recovery, Request, Step, Verb, View,
+    Event, Guarantees, LockSystem, NotHeld, Pacing, Recovery, Request, Step, Verb, View,
 };
 use crate::word::{Head, Mode, TicketFields, Tickets};
 
@@ -369,9 +369,9 @@ impl LockSystem for Dslr {
         }
     }
 
-    fn promises(&self) -> Promises {
+    fn guarantees(&self) -> Guarantees {
         let survives_losses = self.recovery == Recovery::Fenced;
-        Promises { shares: true, in_order: true, survives_losses, upgrades: false }
+        Guarantees { shares: true, in_order: true, survives_losses, upgrades: false }
     }
 
     fn pacing(&self) -> Pacing {

@@ -42,9 +42,9 @@
 //! As published, a hand-over is sent with the atomic that counts it, notices are sent once, and a
 //! notice is for the present use of the name. Waiters look at the lock every 5 ms; after 30 ms
 //! without a release they have its keeper free the lock, whether its holder is lost or not
-//! (ShiftLock §3.6, [`Keeping`]). The keeper adds half of the range to the count: waiters see the
-//! leap and begin anew. A slow holder then releases a lock that it no longer holds: the number of
-//! readers becomes one less than zero, shown in the field as 4,095. Fenced, notices are repeated
+//! (ShiftLock §3.6, [`KeeperRules`]). The keeper adds half of the range to the count: waiters see
+//! the leap and begin anew. A slow holder then releases a lock that it no longer holds: the number
+//! of readers becomes one less than zero, shown in the field as 4,095. Fenced, notices are repeated
 //! until they are acknowledged (`client`), and a lock that has lost a node is reset
 //! (`crate::reset`).
 //!
@@ -64,11 +64,11 @@ use lotus_fabric::verbs::Capabilities;
 use lotus_sabotage::{Rule, broken};
 
 use crate::contract::{
-    Event, Keeping, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step,
-    Verb, View, Waiter, WideVerb,
+    Event, Guarantees, KeeperRules, LockSystem, NotHeld, Notice, NoticeKind, Peer, Recovery,
+    Request, Step, Verb, View, Waiter, WideVerb,
 };
 use crate::word::{Head, Mode, ShiftWord, WideShiftWord};
-use layout::{Deed, Layout};
+use layout::{Layout, LockOperation};
 
 /// Time between two looks at the word: the unit of the back-off of ShiftLock §2.3.
 const LOOK: Duration = Duration::from_nanos(1862);
@@ -175,17 +175,19 @@ impl<W> Shifts<W> {
 impl<W: Layout> Shifts<W> {
     /// Returns the deed of a use in its present state.
     #[inline(always)]
-    fn deed(of: &ShiftUse<W>) -> Deed<W> {
+    fn deed(of: &ShiftUse<W>) -> LockOperation<W> {
         match of.at {
-            At::Joining => Deed::Join,
-            At::Waiting(_) | At::Draining => Deed::Read,
-            At::Withdrawing(seen) => Deed::Withdraw(seen),
-            At::Leaving => Deed::Leave,
-            At::Asking(seen) => Deed::Enqueue(of.me.who, seen.unwrap_or_default()),
-            At::Closing(Some(seen)) => Deed::Close(seen),
-            At::Closing(None) => Deed::Close(of.now.with_tail(of.me.who.raw()).with_readers(0)),
-            At::Counting(true) => Deed::Count(Some(of.now.is_odd())),
-            At::Counting(false) | At::Telling(true) => Deed::Count(None),
+            At::Joining => LockOperation::Join,
+            At::Waiting(_) | At::Draining => LockOperation::Read,
+            At::Withdrawing(seen) => LockOperation::Withdraw(seen),
+            At::Leaving => LockOperation::Leave,
+            At::Asking(seen) => LockOperation::Enqueue(of.me.who, seen.unwrap_or_default()),
+            At::Closing(Some(seen)) => LockOperation::Close(seen),
+            At::Closing(None) => {
+                LockOperation::Close(of.now.with_tail(of.me.who.raw()).with_readers(0))
+            }
+            At::Counting(true) => LockOperation::Count(Some(of.now.is_odd())),
+            At::Counting(false) | At::Telling(true) => LockOperation::Count(None),
             at @ (At::Behind | At::Held | At::Followed | At::Telling(false)) => {
                 unreachable!("nothing is done to the lock at {at:?}")
             }
@@ -278,7 +280,7 @@ impl<W: Layout> Shifts<W> {
         (of.entry, of.now) = (found, found);
         if let Some(who) = Waiter::of(found.tail()) {
             of.at = At::Behind;
-            return Step::Tell(Notice::new(Said::Successor, Peer { who, number: 0 }));
+            return Step::Tell(Notice::new(NoticeKind::Successor, Peer { who, number: 0 }));
         }
         if found.readers() == 0 {
             of.at = At::Held;
@@ -345,7 +347,7 @@ impl<W: Layout> Shifts<W> {
         if is_early && !changes {
             (of.writers, of.at) = (of.writers + 1, At::Telling(true));
             of.now = of.now.plus(1);
-            return Step::Tell(Notice::new(Said::Handover, successor));
+            return Step::Tell(Notice::new(NoticeKind::Handover, successor));
         }
         of.at = At::Counting(changes);
         self.post(of)
@@ -362,8 +364,8 @@ impl<W: Layout> Shifts<W> {
         of.now = found.plus(releases).in_epoch(found.is_odd() != changes);
         of.writers = if changes { 0 } else { of.writers + 1 };
         of.at = At::Telling(false);
-        let said = if changes { Said::ModeChanged } else { Said::Handover };
-        Step::Tell(Notice::new(said, successor))
+        let kind = if changes { NoticeKind::ModeChanged } else { NoticeKind::Handover };
+        Step::Tell(Notice::new(kind, successor))
     }
 
     /// Returns the step after a verb without an answer.
@@ -418,13 +420,13 @@ impl<W: Layout> LockSystem for Shifts<W> {
         W::NAME
     }
 
-    fn promises(&self) -> Promises {
+    fn guarantees(&self) -> Guarantees {
         let survives_losses = self.recovery == Recovery::Fenced;
-        Promises { shares: true, in_order: false, survives_losses, upgrades: false }
+        Guarantees { shares: true, in_order: false, survives_losses, upgrades: false }
     }
 
-    fn keeping(&self) -> Option<Keeping> {
-        (self.recovery == Recovery::Paper).then(keeping::<W>)
+    fn keeper_rules(&self) -> Option<KeeperRules> {
+        (self.recovery == Recovery::Paper).then(keeper_rules::<W>)
     }
 
     fn was_freed(&self, of: &ShiftUse<W>, [first, second]: [u64; 2]) -> bool {
@@ -486,37 +488,37 @@ impl<W: Layout> LockSystem for Shifts<W> {
     }
 
     fn take_note(&self, of: &mut ShiftUse<W>, notice: Notice, says: u64) -> bool {
-        match notice.said() {
-            Said::Successor => {
+        match notice.kind() {
+            NoticeKind::Successor => {
                 let is_known = self.recovery == Recovery::Paper || of.entry.is_said_since(says);
                 is_known && !of.is_reader
             }
             // As published, the notice may be meant for a former use of the name, whatever this use
             // does.
-            Said::Handover | Said::ModeChanged
+            NoticeKind::Handover | NoticeKind::ModeChanged
                 if self.recovery == Recovery::Paper && of.at != At::Behind =>
             {
                 false
             }
-            Said::Handover | Said::ModeChanged => {
+            NoticeKind::Handover | NoticeKind::ModeChanged => {
                 (of.now, of.writers) = of.entry.told(says);
                 true
             }
-            Said::Joins | Said::Awaits | Said::Left => false,
+            NoticeKind::Joins | NoticeKind::Awaits | NoticeKind::Left => false,
         }
     }
 
     fn hear(&self, of: &mut ShiftUse<W>, notice: Notice) -> Step {
-        match (of.at, notice.said()) {
-            (At::Behind, Said::Handover) => {
+        match (of.at, notice.kind()) {
+            (At::Behind, NoticeKind::Handover) => {
                 of.at = At::Held;
                 Step::Held
             }
-            (At::Behind, Said::ModeChanged) => {
+            (At::Behind, NoticeKind::ModeChanged) => {
                 of.at = At::Draining;
                 Step::Post(Verb::Read)
             }
-            (At::Behind | At::Held | At::Followed, Said::Successor) => {
+            (At::Behind | At::Held | At::Followed, NoticeKind::Successor) => {
                 of.successor = Some(notice.peer());
                 match of.at {
                     At::Behind => Step::Listen,
@@ -524,7 +526,7 @@ impl<W: Layout> LockSystem for Shifts<W> {
                     _ => self.pass_on(of, notice.peer()),
                 }
             }
-            (at, said) => unreachable!("{said:?} at {at:?}"),
+            (at, kind) => unreachable!("{kind:?} at {at:?}"),
         }
     }
 
@@ -552,8 +554,8 @@ impl<W: Layout> LockSystem for Shifts<W> {
 }
 
 /// Three leases, and the drift of clocks meanwhile: one part in ten thousand.
-fn keeping<W: Layout>() -> Keeping {
-    Keeping {
+fn keeper_rules<W: Layout>() -> KeeperRules {
+    KeeperRules {
         look: Duration::from_millis(5),
         patience: Duration::from_micros(3 * (10_000 + 1)),
         again: LEASE,

@@ -16,7 +16,7 @@
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_locks::word::{Age, Claimant, Mode, QueueEntry, QueueHeader};
 use lotus_locks::{
-    Backoff, Event, LockSystem, Notice, Pacing, Peer, Request, Said, Step, Verb, View, Waiter,
+    Backoff, Event, LockSystem, Notice, NoticeKind, Pacing, Peer, Request, Step, Verb, View, Waiter,
 };
 use rand::SeedableRng;
 use stateright::{Model, Property};
@@ -218,7 +218,7 @@ impl World {
             }
             Step::Await(_) if client.is_told => {
                 let peer = Peer { who: who(index), number: 0 };
-                let notice = Notice::new(Said::Handover, peer);
+                let notice = Notice::new(NoticeKind::Handover, peer);
                 let step = self.system().hear(&mut client.machine, notice);
                 self.carry_out(state, index, step);
             }

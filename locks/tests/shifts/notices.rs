@@ -1,12 +1,12 @@
 //! Notices under way, and the box of a client: the rules of `client/notices.rs`.
 
 use lotus_locks::systems::ShiftLock;
-use lotus_locks::{LockSystem, Notice, Peer, Said};
+use lotus_locks::{LockSystem, Notice, NoticeKind, Peer};
 
 /// A notice. The same may come several times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Letter {
-    pub said: Said,
+    pub kind: NoticeKind,
     pub from: Peer,
     pub to: Peer,
     pub says: u64,
@@ -35,31 +35,31 @@ impl Mailbox {
         Self { owner: Some(number), ..Self::default() }
     }
 
-    fn mail(&mut self, said: Said) -> &mut Mail {
-        match said {
-            Said::Successor => &mut self.successor,
-            Said::Handover | Said::ModeChanged => &mut self.turn,
-            said => unreachable!("{said:?} is none of shiftlock"),
+    fn mail(&mut self, kind: NoticeKind) -> &mut Mail {
+        match kind {
+            NoticeKind::Successor => &mut self.successor,
+            NoticeKind::Handover | NoticeKind::ModeChanged => &mut self.turn,
+            kind => unreachable!("{kind:?} is none of shiftlock"),
         }
     }
 
     /// Takes in a notice that names this client; `by_number` says whether turns name their use too.
     pub fn put(&mut self, letter: &Letter, by_number: bool) {
         let Some(own) = self.owner else { return };
-        if letter.said != Said::Successor && by_number && letter.to.number != own {
+        if letter.kind != NoticeKind::Successor && by_number && letter.to.number != own {
             return;
         }
         let later = ShiftLock::LATER.expect("the word has no numbers");
-        let mail = self.mail(letter.said);
+        let mail = self.mail(letter.kind);
         let is_new = match mail {
             Mail::None => true,
             Mail::Unread(notice, says) => {
-                notice.said() == Said::Successor && later(letter.says, *says)
+                notice.kind() == NoticeKind::Successor && later(letter.says, *says)
             }
             Mail::Read => false,
         };
         if is_new {
-            *mail = Mail::Unread(Notice::new(letter.said, letter.from), letter.says);
+            *mail = Mail::Unread(Notice::new(letter.kind, letter.from), letter.says);
         }
     }
 
@@ -73,7 +73,7 @@ impl Mailbox {
     }
 
     /// Makes room for another notice like the one that was taken.
-    pub fn refuse(&mut self, said: Said) {
-        *self.mail(said) = Mail::None;
+    pub fn refuse(&mut self, kind: NoticeKind) {
+        *self.mail(kind) = Mail::None;
     }
 }

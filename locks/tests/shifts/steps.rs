@@ -12,7 +12,7 @@
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_locks::systems::ShiftLock;
 use lotus_locks::word::{Claimant, Mode, ShiftWord};
-use lotus_locks::{Backoff, Event, LockSystem, Pacing, Peer, Request, Said, Step, Verb};
+use lotus_locks::{Backoff, Event, LockSystem, NoticeKind, Pacing, Peer, Request, Step, Verb};
 use lotus_locks::{View, Waiter};
 use rand::SeedableRng;
 use stateright::{Model, Property};
@@ -245,7 +245,7 @@ impl World {
             Step::Post(verb) => client.doing = Doing::Posted(verb),
             Step::Pause(_) => client.doing = Doing::Paused,
             Step::Tell(notice) => {
-                self.send(state, index, notice.said(), notice.peer());
+                self.send(state, index, notice.kind(), notice.peer());
                 self.step(state, index, Event::Told);
             }
             Step::Listen => {
@@ -331,19 +331,19 @@ impl World {
         self.step(state, index, Event::Found(found.word()));
     }
 
-    fn send(&self, state: &mut State, index: usize, said: Said, to: Peer) {
+    fn send(&self, state: &mut State, index: usize, kind: NoticeKind, to: Peer) {
         let client = &state.clients[index];
         let who = Waiter::new(index as u8, 0, 0);
         let from = Peer { who, number: client.number };
-        let letter = Letter { said, from, to, says: self.system().says(&client.machine) };
-        state.seen.handed |= said == Said::Handover;
-        state.seen.changed |= said == Said::ModeChanged;
+        let letter = Letter { kind, from, to, says: self.system().says(&client.machine) };
+        state.seen.handed |= kind == NoticeKind::Handover;
+        state.seen.changed |= kind == NoticeKind::ModeChanged;
         if !state.letters.contains(&letter) {
             state.letters.push(letter);
         }
         state.letters.sort_by_key(|letter| {
-            let Letter { said, from, to, says } = *letter;
-            (said as u8, from.who, from.number, to.who, to.number, says)
+            let Letter { kind, from, to, says } = *letter;
+            (kind as u8, from.who, from.number, to.who, to.number, says)
         });
     }
 
@@ -353,7 +353,7 @@ impl World {
         let client = &mut state.clients[index];
         // A turn that comes to a client after its own, where a rule is broken, is no step of it.
         let waits = client.doing == Doing::Listening && !client.is_leaving;
-        if self.broken.is_some() && letter.said != Said::Successor && !waits {
+        if self.broken.is_some() && letter.kind != NoticeKind::Successor && !waits {
             return;
         }
         client.mailbox.put(&letter, !self.breaks(Rule::TurnsNameTheirUse));
@@ -376,14 +376,14 @@ impl World {
         loop {
             let (notice, says) = client.mailbox.take()?;
             let is_known = system.take_note(&mut client.machine, notice, says);
-            let is_believed = notice.said() == Said::Successor
+            let is_believed = notice.kind() == NoticeKind::Successor
                 && self.breaks(Rule::SuccessorsAreOfThisUse)
                 && self.plans[index][client.round] != Mode::Shared;
             if is_known || is_believed {
                 return Some(system.hear(&mut client.machine, notice));
             }
             state.seen.refused = true;
-            client.mailbox.refuse(notice.said());
+            client.mailbox.refuse(notice.kind());
         }
     }
 

@@ -27,12 +27,12 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::{Endpoint, TxnId};
-use lotus_fabric::rpc::{Patience, Service};
+use lotus_fabric::rpc::{RetryPolicy, Service};
 use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
 
-use super::{Asked, Core, LOCKS_PER_DATAGRAM, LotusLocks, refused};
-use crate::name::{LockName, LockRequest};
+use super::{Core, LOCKS_PER_DATAGRAM, LotusLocks, RemoteRequest, refused};
+use crate::lock_key::{LockKey, LockRequest};
 use crate::queue::{WaitOrder, WaitOutcome, Waiter, highest, may_wait};
 use crate::server::LockHost;
 use crate::service::{HeldLocks, LockError, LockRoutes, NO_OWNER, TakenLock};
@@ -71,7 +71,7 @@ struct Expected {
 }
 
 /// A completed wait: transaction, lock and outcome.
-type Settled = (TxnId, LockName, WaitOutcome);
+type Settled = (TxnId, LockKey, WaitOutcome);
 
 /// Outcomes of peers' requests, to be passed on.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ struct Outcomes {
 }
 
 impl Waiter for Outcomes {
-    fn settled(&self, txn: TxnId, name: LockName, outcome: WaitOutcome) {
+    fn settled(&self, txn: TxnId, name: LockKey, outcome: WaitOutcome) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.0.push((txn, name, outcome));
         let waker = state.1.take();
@@ -112,7 +112,7 @@ struct LocalWait {
 }
 
 impl Waiter for LocalWait {
-    fn settled(&self, _txn: TxnId, _name: LockName, outcome: WaitOutcome) {
+    fn settled(&self, _txn: TxnId, _name: LockKey, outcome: WaitOutcome) {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         self.waker.wake_by_ref();
     }
@@ -129,7 +129,7 @@ impl LocalWait {
 struct QueuePlace<'a> {
     table: &'a LockTable,
     txn: TxnId,
-    name: LockName,
+    name: LockKey,
     kept: bool,
 }
 
@@ -443,7 +443,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     /// the wait.
     pub(super) fn poll_wait(
         &self,
-        asked: &mut Asked,
+        asked: &mut RemoteRequest,
         locks: &[TakenLock],
         since: Option<Nanos>,
         abandoned: bool,
@@ -507,7 +507,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
 
     /// Records the answer *waiting* to a question: the request is repeated after a while, in case
     /// the outcome is lost.
-    pub(super) fn ask_again_later(self: &Rc<Self>, asked: &mut Asked) {
+    pub(super) fn ask_again_later(self: &Rc<Self>, asked: &mut RemoteRequest) {
         let Some(wait) = &mut asked.wait else { return };
         let again = self.rpc.lane().executor().now().after(self.ends_patience.retry_after);
         (wait.again, wait.begins) = (Some(again), true);
@@ -534,7 +534,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         let mut writer = ReplyWriter::new(&mut message);
         writer.push(reply).expect("there is room for one reply");
         let bytes = writer.finish(self.host.configuration_epoch());
-        let once = Patience::constant(Duration::from_millis(1), 1);
+        let once = RetryPolicy::constant(Duration::from_millis(1), 1);
         drop(self.rpc.call(to, OUTCOME_SERVICE, &message[..bytes], once));
     }
 

@@ -1,13 +1,13 @@
 //! The rules of waiting, case by case.
 
 use super::*;
-use crate::name::LockMode::{Read, Write};
+use crate::lock_key::LockMode::{Read, Write};
 use lotus_fabric::ids::{Key, TableId};
 
-const A: LockName = LockName::row(TableId(1), Key(1));
+const A: LockKey = LockKey::row(TableId(1), Key(1));
 
 fn order(table: u16, space: LockSpace, key: u64) -> WaitOrder {
-    WaitOrder::of(&LockName { table: TableId(table), space, key: Key(key) })
+    WaitOrder::of(&LockKey { table: TableId(table), space, key: Key(key) })
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_transaction_waits_only_above_what_it_holds() {
     for (highest, wanted, may) in cases {
         assert_eq!(may_wait(highest, wanted), may, "{highest:?} {wanted:?}");
     }
-    let names = [3, 1, 2].map(|key| LockName::row(TableId(1), Key(key)));
+    let names = [3, 1, 2].map(|key| LockKey::row(TableId(1), Key(key)));
     assert_eq!(highest(&names), Some(at(3)));
     assert_eq!(highest([]), None);
 }
@@ -57,8 +57,8 @@ fn requests_join_behind_all_that_are_as_old() {
 fn a_waiting_request_is_granted_in_its_turn_or_refused_for_good() {
     use WaitVerdict::{Grant as Granted, Refuse, Wait};
     let (free, written, read) = (Counter::FREE, Counter::WRITTEN, Counter::read_by);
-    let none = Mine::default();
-    let twin = Mine { name: None, records: 1 };
+    let none = OwnLocks::default();
+    let twin = OwnLocks { name: None, records: 1 };
     // (counter, my locks in the slot, mode, name held by others, overtakes, verdict)
     let cases = [
         (free, none, Write, false, false, Granted(Grant::Acquired, written)),

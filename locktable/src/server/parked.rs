@@ -18,7 +18,7 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, TxnId};
 use lotus_sabotage::{Rule, broken};
 
-use crate::name::{LockMode, LockName, LockRequest};
+use crate::lock_key::{LockKey, LockMode, LockRequest};
 use crate::queue::{WaitOrder, WaitOutcome, Waiter, highest, may_wait};
 use crate::server::{Arrival, LockHost, Session};
 use crate::slot::{Grant, Refusal};
@@ -81,7 +81,7 @@ impl Session {
     pub(super) fn settle(
         &mut self,
         txn: TxnId,
-        name: &LockName,
+        name: &LockKey,
         outcome: WaitOutcome,
         host: &impl LockHost,
         table: &LockTable,

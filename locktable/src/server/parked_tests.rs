@@ -8,10 +8,10 @@ use crate::wire::RemoteLock;
 
 /// Outcomes that have not been passed to the server yet.
 #[derive(Debug, Default)]
-struct Inbox(Mutex<Vec<(TxnId, LockName, WaitOutcome)>>);
+struct Inbox(Mutex<Vec<(TxnId, LockKey, WaitOutcome)>>);
 
 impl Waiter for Inbox {
-    fn settled(&self, txn: TxnId, name: LockName, outcome: WaitOutcome) {
+    fn settled(&self, txn: TxnId, name: LockKey, outcome: WaitOutcome) {
         self.0.lock().expect("no panic").push((txn, name, outcome));
     }
 }

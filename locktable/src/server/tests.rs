@@ -19,7 +19,7 @@ pub(super) const ANOTHER: NodeId = NodeId(8);
 #[derive(Default)]
 pub(super) struct Host {
     pub(super) stopped: Cell<bool>,
-    pub(super) written: RefCell<Vec<LockName>>,
+    pub(super) written: RefCell<Vec<LockKey>>,
 }
 
 impl LockHost for &Host {
@@ -35,7 +35,7 @@ impl LockHost for &Host {
         Epoch(9)
     }
 
-    fn write_granted(&self, name: &LockName) {
+    fn write_granted(&self, name: &LockKey) {
         self.written.borrow_mut().push(*name);
     }
 }
@@ -56,8 +56,8 @@ pub(super) fn other_txn(attempt: u64) -> TxnId {
     TxnId::new(incarnation(2), 4, attempt)
 }
 
-pub(super) fn row(key: u64) -> LockName {
-    LockName::row(TableId(1), Key(key << 12))
+pub(super) fn row(key: u64) -> LockKey {
+    LockKey::row(TableId(1), Key(key << 12))
 }
 
 /// Replies to one datagram that `fill` writes.

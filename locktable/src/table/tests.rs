@@ -3,15 +3,15 @@
 use lotus_fabric::ids::{Incarnation, Key, TableId};
 
 use super::*;
-use crate::name::COLLISION_FREE_BUCKETS;
+use crate::lock_key::COLLISION_FREE_BUCKETS;
 use crate::slot::MAX_HOLDERS_PER_SLOT;
 use LockMode::{Read, Write};
 
-const ROW: LockName = row(7);
-const OTHER: LockName = row(8);
+const ROW: LockKey = row(7);
+const OTHER: LockKey = row(8);
 
-const fn row(key: u64) -> LockName {
-    LockName::row(TableId(1), Key(key << 12))
+const fn row(key: u64) -> LockKey {
+    LockKey::row(TableId(1), Key(key << 12))
 }
 
 fn txn(attempt: u64) -> TxnId {
@@ -31,7 +31,7 @@ fn words(table: &LockTable) -> Vec<u64> {
     table.words.iter().map(|word| word.load(Ordering::Relaxed)).filter(|word| *word != 0).collect()
 }
 
-fn lock(table: &LockTable, attempt: u64, name: LockName, mode: LockMode) -> Result<Grant, Refusal> {
+fn lock(table: &LockTable, attempt: u64, name: LockKey, mode: LockMode) -> Result<Grant, Refusal> {
     table.try_lock(txn(attempt), LockRequest { name, mode })
 }
 
@@ -284,7 +284,7 @@ fn two_keys_of_a_table_never_look_the_same() {
     let bytes = COLLISION_FREE_BUCKETS * BUCKET_BYTES;
     let table = LockTable::new(LockTableConfig::with_bytes(bytes)).expect("valid");
     let mut places: Vec<_> = (0..200_000u64)
-        .map(|key| table.place(&LockName::row(TableId(1), Key(key))))
+        .map(|key| table.place(&LockKey::row(TableId(1), Key(key))))
         .map(|place| (place.bucket, place.fingerprint))
         .collect();
     places.sort_unstable();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::TxnId;
 
-use crate::name::{LockMode, LockName, LockRequest};
+use crate::lock_key::{LockKey, LockMode, LockRequest};
 use crate::primitive::{MutexGuard, Ordering};
 use crate::queue::{MAX_WAITING_PER_STRIPE, Parked, WaitOutcome, Waiter};
 use crate::slot::{Grant, Refusal, Word};
@@ -73,7 +73,7 @@ impl LockTable {
 
     /// Ends the wait of `txn` for `name`. Returns whether `txn` waited; if not, `txn` may hold the
     /// lock.
-    pub fn stop_waiting(&self, txn: TxnId, name: &LockName) -> bool {
+    pub fn stop_waiting(&self, txn: TxnId, name: &LockKey) -> bool {
         let bucket = self.place(name).bucket;
         let mut records = self.stripe(bucket).enter();
         if !records.has_waiting() {
@@ -90,7 +90,7 @@ impl LockTable {
     ///
     /// Complete if selected requests can no longer begin to wait: a transaction checks after
     /// joining a queue whether it may wait, as after taking a lock (H19).
-    pub fn dismiss(&self, outcome: WaitOutcome, which: impl Fn(TxnId, &LockName) -> bool) -> usize {
+    pub fn dismiss(&self, outcome: WaitOutcome, which: impl Fn(TxnId, &LockKey) -> bool) -> usize {
         let mut dismissed = 0;
         for stripe in &self.stripes {
             let mut records = stripe.enter();
@@ -131,7 +131,7 @@ impl LockTable {
         records: MutexGuard<'_, Records>,
         slot: u32,
         txn: TxnId,
-        name: &LockName,
+        name: &LockKey,
     ) -> Option<WaitOutcome> {
         let (mut settled, mut wanted) = (Vec::new(), None);
         self.serve_queue(records, slot, &mut settled);

@@ -14,7 +14,7 @@ fn question() -> Question {
 }
 
 fn remote(key: u64, space: LockSpace, mode: LockMode) -> RemoteLock {
-    let name = LockName { table: TableId(0x1234), space, key: Key(key) };
+    let name = LockKey { table: TableId(0x1234), space, key: Key(key) };
     RemoteLock { request: LockRequest { name, mode }, shard_epoch: 0x89AB_CDEF }
 }
 

@@ -13,7 +13,7 @@ use lotus_fabric::ids::{
 };
 use lotus_locktable::wire::{self, LockAnswer, Question, RemoteLock, Reply, RequestWriter};
 use lotus_locktable::{
-    Arrival, EndTracker, LockHost, LockMode, LockName, LockRequest, LockServer, LockTable,
+    Arrival, EndTracker, LockHost, LockKey, LockMode, LockRequest, LockServer, LockTable,
     LockTableConfig, NO_OWNER,
 };
 use proptest::prelude::*;
@@ -80,7 +80,7 @@ fn txn(slot: u16, attempt: u64) -> TxnId {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let lock = (0u64..3, any::<bool>()).prop_map(|(key, write)| LockRequest {
-        name: LockName::row(TableId(1), Key(key << 12)),
+        name: LockKey::row(TableId(1), Key(key << 12)),
         mode: if write { LockMode::Write } else { LockMode::Read },
     });
     let locks = prop::collection::vec(lock, 1..3);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
 use lotus_locktable::{
-    Grant, LockMode, LockName, LockRequest, LockSpace, LockTable, LockTableConfig, Refusal, Release,
+    Grant, LockKey, LockMode, LockRequest, LockSpace, LockTable, LockTableConfig, Refusal, Release,
 };
 use proptest::prelude::*;
 
@@ -18,13 +18,13 @@ use proptest::prelude::*;
 enum Step {
     Lock(u64, LockRequest),
     LockSet(u64, Vec<LockRequest>),
-    Unlock(u64, LockName),
+    Unlock(u64, LockKey),
     EndAll(u64),
 }
 
 /// The specification: read or write locks on true names, upgraded for a sole reader.
 #[derive(Clone, Default)]
-struct Model(BTreeMap<LockName, BTreeMap<TxnId, LockMode>>);
+struct Model(BTreeMap<LockKey, BTreeMap<TxnId, LockMode>>);
 
 impl Model {
     fn lock(&mut self, txn: TxnId, LockRequest { name, mode }: LockRequest) -> Option<Grant> {
@@ -43,7 +43,7 @@ impl Model {
         Some(grant)
     }
 
-    fn unlock(&mut self, txn: TxnId, name: &LockName) -> Release {
+    fn unlock(&mut self, txn: TxnId, name: &LockKey) -> Release {
         match self.0.get_mut(name).and_then(|holders| holders.remove(&txn)) {
             Some(_) => Release::Released,
             None => Release::NotHeld,
@@ -61,13 +61,13 @@ impl Model {
         }
     }
 
-    fn holders(&self) -> Vec<(LockName, TxnId, LockMode)> {
+    fn holders(&self) -> Vec<(LockKey, TxnId, LockMode)> {
         let all = self.0.iter();
         all.flat_map(|(name, holders)| holders.iter().map(|(txn, mode)| (*name, *txn, *mode)))
             .collect()
     }
 
-    fn is_write_locked(&self, name: &LockName) -> bool {
+    fn is_write_locked(&self, name: &LockKey) -> bool {
         self.0.get(name).is_some_and(|holders| holders.values().any(|m| *m == LockMode::Write))
     }
 }
@@ -79,8 +79,8 @@ fn txn(number: u64) -> TxnId {
     TxnId::new(Incarnation::new(1).expect("fits"), number as u16, 1)
 }
 
-fn names() -> impl Strategy<Value = LockName> {
-    (0u16..3, any::<bool>(), 0u64..4).prop_map(|(table, bucket, key)| LockName {
+fn names() -> impl Strategy<Value = LockKey> {
+    (0u16..3, any::<bool>(), 0u64..4).prop_map(|(table, bucket, key)| LockKey {
         table: TableId(table),
         space: if bucket { LockSpace::Bucket } else { LockSpace::Row },
         key: Key(key << 12),

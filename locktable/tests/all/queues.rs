@@ -8,12 +8,12 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
 use lotus_locktable::LockMode::{Read, Write};
 use lotus_locktable::{
-    Grant, LockMode, LockName, LockOrWait, LockRequest, LockTable, LockTableConfig,
+    Grant, LockKey, LockMode, LockOrWait, LockRequest, LockTable, LockTableConfig,
     MAX_WAITING_PER_STRIPE, Refusal, Release, WaitOutcome, Waiter,
 };
 
-const ROW: LockName = LockName::row(TableId(1), Key(7 << 12));
-const OTHER: LockName = LockName::row(TableId(1), Key(8 << 12));
+const ROW: LockKey = LockKey::row(TableId(1), Key(7 << 12));
+const OTHER: LockKey = LockKey::row(TableId(1), Key(8 << 12));
 
 fn txn(number: u64) -> TxnId {
     TxnId::new(Incarnation::new(1).expect("fits"), number as u16, 1)
@@ -24,7 +24,7 @@ fn txn(number: u64) -> TxnId {
 struct Log(Mutex<Vec<(TxnId, WaitOutcome)>>);
 
 impl Waiter for Log {
-    fn settled(&self, txn: TxnId, _name: LockName, outcome: WaitOutcome) {
+    fn settled(&self, txn: TxnId, _name: LockKey, outcome: WaitOutcome) {
         self.0.lock().expect("no panic").push((txn, outcome));
     }
 }
@@ -39,7 +39,7 @@ impl World {
         Self { table: LockTable::new(config).expect("valid"), log: Arc::default() }
     }
 
-    fn ask(&self, number: u64, name: LockName, mode: LockMode, since: u64) -> Answer {
+    fn ask(&self, number: u64, name: LockKey, mode: LockMode, since: u64) -> Answer {
         let waiter = Arc::clone(&self.log) as Arc<dyn Waiter>;
         let request = LockRequest { name, mode };
         self.table.lock_or_wait(txn(number), request, Nanos(since), &waiter)
@@ -231,7 +231,7 @@ fn threads_that_wait_in_order_exclude_each_other_and_all_end() {
     #[derive(Debug)]
     struct Unpark(BTreeMap<u16, Mutex<Option<std::thread::Thread>>>);
     impl Waiter for Unpark {
-        fn settled(&self, txn: TxnId, _name: LockName, outcome: WaitOutcome) {
+        fn settled(&self, txn: TxnId, _name: LockKey, outcome: WaitOutcome) {
             assert_eq!(outcome, WaitOutcome::Granted);
             let waiting = self.0[&txn.slot()].lock().expect("no panic").take();
             waiting.expect("it has registered").unpark();

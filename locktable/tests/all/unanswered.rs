@@ -16,7 +16,7 @@ use lotus_fabric::rpc::Rpc;
 use lotus_fabric::sim::{Config, Fault, Profile, Rates, SimFabric, World};
 use lotus_fabric::transport::Fabric;
 use lotus_locktable::{
-    HeldLocks, LockError, LockHost, LockMode, LockName, LockRequest, LockRoutes, LockService,
+    HeldLocks, LockError, LockHost, LockKey, LockMode, LockRequest, LockRoutes, LockService,
     LockTable, LockTableConfig, LockWait, LotusLocks,
 };
 
@@ -67,7 +67,7 @@ fn txn(slot: u16, attempt: u64) -> TxnId {
 
 /// A row whose lock `owner` keeps.
 fn row(key: u64, owner: NodeId) -> LockRequest {
-    let name = LockName::row(TableId(1), Key(key << 12 | u64::from(owner.0)));
+    let name = LockKey::row(TableId(1), Key(key << 12 | u64::from(owner.0)));
     LockRequest { name, mode: LockMode::Write }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lotus_fabric::ids::{Key, TableId};
 use lotus_locktable::LockMode::{self, Read, Write};
-use lotus_locktable::{LockName, WaitOrder, may_wait};
+use lotus_locktable::{LockKey, WaitOrder, may_wait};
 
 /// Locks of one transaction, round by round.
 type Script = &'static [&'static [(u64, LockMode)]];
@@ -35,7 +35,7 @@ struct State {
 }
 
 fn order(key: u64) -> WaitOrder {
-    WaitOrder::of(&LockName::row(TableId(1), Key(key)))
+    WaitOrder::of(&LockKey::row(TableId(1), Key(key)))
 }
 
 fn add(locks: &mut BTreeMap<u64, LockMode>, more: impl IntoIterator<Item = (u64, LockMode)>) {

@@ -5,16 +5,16 @@
 
 use libfuzzer_sys::fuzz_target;
 use lotus_protocol::frame::{self, Incoming};
-use lotus_protocol::handshake::{Doorkeeper, Guest};
+use lotus_protocol::handshake::{ServerHandshake, ClientHandshake};
 use lotus_protocol::messages::{Answer, Op, REQUEST_BYTES, decode, split};
 use lotus_security::Key;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((cut, bytes)) = bytes.split_first() else { return };
     let key = Key::new(&[7; 16]).expect("long enough");
-    let (mut open, mut guarded) = (Doorkeeper::default(), Doorkeeper::default());
+    let (mut open, mut guarded) = (ServerHandshake::default(), ServerHandshake::default());
     let mut sent = Vec::new();
-    let mut guest = Guest::start(Some(&key), &mut sent).expect("randomness");
+    let mut guest = ClientHandshake::start(Some(&key), &mut sent).expect("randomness");
 
     let mut incoming = Incoming::new(REQUEST_BYTES);
     for chunk in bytes.chunks(usize::from(*cut) + 1) {

@@ -91,7 +91,7 @@ impl World {
             base[key] = newest(&row(key));
         }
         let txn = state.txn(node);
-        state.fate(txn).base = base;
+        state.outcome(txn).base = base;
         let landed = [0; REPLICAS];
         state.nodes[node].phase = Phase::Posted { batch: Batch::Data, cells, grants, landed };
     }
@@ -142,7 +142,7 @@ impl World {
             Verb::Show(key, time) => {
                 memory.rows[key][cell(key)] = Word::at(time);
                 if primary(key) == at {
-                    state.fate(txn).shown = true;
+                    state.outcome(txn).shown = true;
                 }
             }
         }
@@ -164,13 +164,13 @@ impl World {
             Batch::Data => {
                 state.clock += 1;
                 let time = state.clock;
-                let fate = state.fate(txn);
-                fate.time = time;
-                fate.told = self.breaks(Rule::RepliesWait);
+                let outcome = state.outcome(txn);
+                outcome.time = time;
+                outcome.told = self.breaks(Rule::RepliesWait);
                 Batch::Backups(time)
             }
             Batch::Backups(time) => {
-                state.fate(txn).told = true;
+                state.outcome(txn).told = true;
                 Batch::Primaries(time)
             }
             Batch::Primaries(_) => return state.nodes[node].phase = Phase::Visible(grants),

@@ -12,7 +12,9 @@
 use stateright::Property;
 
 use crate::rules::World;
-use crate::state::{Entry, Fate, KEYS, NEWEST, NODES, Phase, Place, State, Txn, Verdict, newest};
+use crate::state::{
+    AttemptOutcome, Entry, KEYS, NEWEST, NODES, Phase, Place, State, Txn, Verdict, newest,
+};
 
 /// H3, I120: a transaction that was reported as committed is in every row that it wrote.
 pub const DURABLE: &str = "what was reported as committed is there";
@@ -57,10 +59,10 @@ pub fn all() -> Vec<Property<World>> {
         Property::always(CONSISTENT, |_, state: &State| !state.contradiction),
         Property::always(SETTLED, |world, state| settled(state) || !world.is_over(state)),
         Property::always(SERVED, |world, state| served(state) || !world.is_over(state)),
-        Property::sometimes(FORWARD, |_, state| fates(state).any(|fate| fate.forward)),
-        Property::sometimes(UNDONE, |_, state| fates(state).any(|fate| fate.back)),
+        Property::sometimes(FORWARD, |_, state| outcomes(state).any(|outcome| outcome.forward)),
+        Property::sometimes(UNDONE, |_, state| outcomes(state).any(|outcome| outcome.back)),
         Property::sometimes(INHERITED, |_, state| inherited(state)),
-        Property::sometimes(RETURNED, |_, state| later_lives(state).any(|fate| fate.told)),
+        Property::sometimes(RETURNED, |_, state| later_lives(state).any(|outcome| outcome.told)),
     ]
 }
 
@@ -76,20 +78,20 @@ fn at_rest(state: &State) -> bool {
 /// All attempts that have posted anything.
 fn txns(state: &State) -> impl Iterator<Item = Txn> {
     let all = (0..NODES as u8).flat_map(Txn::all_of);
-    all.filter(|txn| fate(state, *txn).base.iter().any(|base| *base != 0))
+    all.filter(|txn| outcome(state, *txn).base.iter().any(|base| *base != 0))
 }
 
-fn fate(state: &State, txn: Txn) -> Fate {
-    let lives = &state.fates[usize::from(txn.node)];
+fn outcome(state: &State, txn: Txn) -> AttemptOutcome {
+    let lives = &state.outcomes[usize::from(txn.node)];
     lives[usize::from(txn.life)][usize::from(txn.attempt) - 1]
 }
 
-fn fates(state: &State) -> impl Iterator<Item = &Fate> {
-    state.fates.iter().flatten().flatten()
+fn outcomes(state: &State) -> impl Iterator<Item = &AttemptOutcome> {
+    state.outcomes.iter().flatten().flatten()
 }
 
-fn later_lives(state: &State) -> impl Iterator<Item = &Fate> {
-    state.fates.iter().flat_map(|lives| &lives[1..]).flatten()
+fn later_lives(state: &State) -> impl Iterator<Item = &AttemptOutcome> {
+    state.outcomes.iter().flat_map(|lives| &lives[1..]).flatten()
 }
 
 fn inherited(state: &State) -> bool {
@@ -101,17 +103,18 @@ fn inherited(state: &State) -> bool {
 fn history(state: &State, key: usize) -> impl Iterator<Item = u8> {
     let (_, memory) = state.surviving().next().expect("one memory node is there");
     let before = move |time: &u8| {
-        let writer = txns(state).find(|txn| fate(state, *txn).time == *time)?;
-        Some(fate(state, writer).base[key])
+        let writer = txns(state).find(|txn| outcome(state, *txn).time == *time)?;
+        Some(outcome(state, writer).base[key])
     };
     std::iter::successors(Some(newest(&memory.rows[key])), before).take_while(|time| *time > NEWEST)
 }
 
 /// Whether a row's history contains the transaction, for each row that it has written.
 fn rows_with(state: &State, txn: Txn) -> impl Iterator<Item = bool> {
-    let fate = fate(state, txn);
-    let written = (0..KEYS).filter(move |key| fate.base[*key] != 0);
-    written.map(move |key| fate.time != 0 && history(state, key).any(|time| time == fate.time))
+    let outcome = outcome(state, txn);
+    let written = (0..KEYS).filter(move |key| outcome.base[*key] != 0);
+    written
+        .map(move |key| outcome.time != 0 && history(state, key).any(|time| time == outcome.time))
 }
 
 fn atomic(state: &State, txn: Txn) -> bool {
@@ -120,14 +123,15 @@ fn atomic(state: &State, txn: Txn) -> bool {
 
 fn durable(state: &State) -> bool {
     let rest = at_rest(state);
-    let mut told = txns(state).filter(|txn| fate(state, *txn).told);
-    told.all(|txn| !fate(state, txn).back && (!rest || rows_with(state, txn).all(|there| there)))
+    let mut told = txns(state).filter(|txn| outcome(state, *txn).told);
+    told.all(|txn| !outcome(state, txn).back && (!rest || rows_with(state, txn).all(|there| there)))
 }
 
 fn shown_stays(state: &State) -> bool {
     let rest = at_rest(state);
-    let mut shown = txns(state).filter(|txn| fate(state, *txn).shown);
-    shown.all(|txn| !fate(state, txn).back && (!rest || rows_with(state, txn).all(|there| there)))
+    let mut shown = txns(state).filter(|txn| outcome(state, *txn).shown);
+    shown
+        .all(|txn| !outcome(state, txn).back && (!rest || rows_with(state, txn).all(|there| there)))
 }
 
 fn alike(state: &State) -> bool {
@@ -146,7 +150,7 @@ fn agreed(state: &State) -> bool {
             decided().all(|other| name(one) != name(other) || one.verdict == other.verdict)
         })
     });
-    logs_agree && txns(state).all(|txn| !(fate(state, txn).forward && fate(state, txn).back))
+    logs_agree && txns(state).all(|txn| !(outcome(state, txn).forward && outcome(state, txn).back))
 }
 
 fn locked(state: &State) -> bool {

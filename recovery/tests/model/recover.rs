@@ -291,12 +291,12 @@ impl World {
             return Some(Recoverer::ReadLogs);
         }
         *word = to;
-        let fate = state.fate(plan.entry.txn(of));
+        let outcome = state.outcome(plan.entry.txn(of));
         match to.time() {
-            0 => fate.back = true,
-            _ => fate.forward = true,
+            0 => outcome.back = true,
+            _ => outcome.forward = true,
         }
-        fate.shown |= to.time() != 0 && primary(key) == at;
+        outcome.shown |= to.time() != 0 && primary(key) == at;
         landed[at] += 1;
         Some(Recoverer::Act(plan, Stage::Repair { part, landed }))
     }

@@ -369,7 +369,7 @@ pub struct Recovery {
 
 /// Outcome of an attempt, which no node of the cluster knows as a whole: for the properties.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Fate {
+pub struct AttemptOutcome {
     /// Commit timestamp; 0 until it is drawn.
     pub time: u8,
     /// Version that it replaces in each row.
@@ -409,7 +409,7 @@ pub struct State {
     pub locks: [Lock; KEYS],
     pub network: Network,
     pub recoveries: [Recovery; NODES],
-    pub fates: [[[Fate; MAX_ATTEMPTS]; LIVES]; NODES],
+    pub outcomes: [[[AttemptOutcome; MAX_ATTEMPTS]; LIVES]; NODES],
     pub clock: u8,
     pub faults: Faults,
     /// Whether a recoverer has met a state that the protocol rules out.
@@ -437,15 +437,15 @@ impl State {
             locks: std::array::from_fn(lock),
             network: Network::default(),
             recoveries: [Recovery::default(); NODES],
-            fates: [[[Fate::default(); MAX_ATTEMPTS]; LIVES]; NODES],
+            outcomes: [[[AttemptOutcome::default(); MAX_ATTEMPTS]; LIVES]; NODES],
             clock: NEWEST,
             faults,
             contradiction: false,
         }
     }
 
-    pub fn fate(&mut self, txn: Txn) -> &mut Fate {
-        let lives = &mut self.fates[usize::from(txn.node)];
+    pub fn outcome(&mut self, txn: Txn) -> &mut AttemptOutcome {
+        let lives = &mut self.outcomes[usize::from(txn.node)];
         &mut lives[usize::from(txn.life)][usize::from(txn.attempt) - 1]
     }
 

@@ -20,9 +20,9 @@ use crate::error::{CallError, ConnectError, Rejection};
 use crate::map::{Choice, Map, Route};
 use crate::nodes::NodeLinks;
 use crate::reach::reach;
-use crate::retry::{Next, Repetition, Tried, Tries, pause};
+use crate::retry::{Next, Repetition, Tries, TryOutcome, pause};
 use crate::scan::Scan;
-use crate::transaction::{Lineage, Transaction};
+use crate::transaction::{RetryIdentity, Transaction};
 use lotus_protocol::frame;
 use lotus_protocol::messages::{
     self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, Table, decode,
@@ -373,9 +373,9 @@ impl ClientState {
 
     /// Returns a number for the attempts of an interactive transaction, and a node for attempts
     /// that may run on any node.
-    pub(crate) fn lineage(&self) -> Lineage {
+    pub(crate) fn retry_identity(&self) -> RetryIdentity {
         let near = self.random(self.nodes.count() as u64) as usize;
-        Lineage { number: self.next_number(), near }
+        RetryIdentity { number: self.next_number(), near }
     }
 
     /// Sends a request until it has a final answer. `op` builds the request from the shard, if the
@@ -429,12 +429,12 @@ impl ClientState {
                 Err(_) => Answer::Never,
             };
             let tried = match &answered {
-                Ok(_) => Tried::Answered(&answer),
-                Err(Unreached::Not(why)) => Tried::NotSent(why.clone()),
+                Ok(_) => TryOutcome::Answered(&answer),
+                Err(Unreached::Not(why)) => TryOutcome::NotSent(why.clone()),
                 Err(Unreached::TooLong(why)) => return Err(CallError::Request(why.clone())),
-                Err(Unreached::Lost) => Tried::Lost,
-                Err(Unreached::Late) if until < deadline => Tried::Silent,
-                Err(Unreached::Late) => Tried::Late,
+                Err(Unreached::Lost) => TryOutcome::Lost,
+                Err(Unreached::Late) if until < deadline => TryOutcome::Silent,
+                Err(Unreached::Late) => TryOutcome::Late,
             };
             match tries.next(&tried) {
                 Next::Finish => return answered.map_err(|_| CallError::Protocol),

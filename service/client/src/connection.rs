@@ -10,9 +10,9 @@ use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
 use crate::config::Config;
 use crate::error::ConnectError;
-use lotus_protocol::link::{self, Bounds, Outbox, Patience, Receiver};
+use lotus_protocol::link::{self, Bounds, MinimumProgress, Outbox, Receiver};
 use lotus_protocol::messages::{self, ANSWER_BYTES, Directory, Garbage, Op};
-use lotus_protocol::stream::{Obstacle, Stream};
+use lotus_protocol::stream::{HandshakeError, Stream};
 
 /// Request number for messages whose answer is ignored.
 const UNASKED: u32 = u32::MAX;
@@ -66,14 +66,16 @@ impl Connection {
         let opened = tokio::time::timeout(config.connect_timeout, opening);
         let (mut stream, mut incoming, directory) = match opened.await {
             Ok(Ok(opened)) => opened,
-            Ok(Err(Obstacle::Refused(refusal))) => {
+            Ok(Err(HandshakeError::Refused(refusal))) => {
                 return Err(ConnectError::Refused { address: address.to_owned(), refusal });
             }
             // TLS reports errors as `InvalidData`; the handshake inside TLS does not.
-            Ok(Err(Obstacle::Broken(error))) if error.kind() == io::ErrorKind::InvalidData => {
+            Ok(Err(HandshakeError::Broken(error)))
+                if error.kind() == io::ErrorKind::InvalidData =>
+            {
                 return Err(ConnectError::Untrusted { address: address.to_owned(), error });
             }
-            Ok(Err(Obstacle::Broken(error))) => {
+            Ok(Err(HandshakeError::Broken(error))) => {
                 return Err(ConnectError::Unreachable { address: address.to_owned(), error });
             }
             Err(_) => {
@@ -87,7 +89,7 @@ impl Connection {
             permits: Semaphore::new(directory.in_flight.max(1) as usize),
             request_bytes: config.request_bytes,
         });
-        let patience = Patience::of(config.write_patience);
+        let patience = MinimumProgress::of(config.write_patience);
         let bounds = Bounds { frame_bytes: ANSWER_BYTES, patience };
         tokio::spawn(Arc::clone(&connection).give_up(env.clone()));
         let served = Arc::clone(&connection);

@@ -29,12 +29,12 @@ type Attempted = Result<Arc<Connection>, Arc<str>>;
 
 /// Takes in the directory that a node sends on connection. The cluster may have restarted since the
 /// last directory: a restart changes the shards' owners, and epochs begin again.
-pub(crate) type Told = Arc<dyn Fn(Directory) + Send + Sync>;
+pub(crate) type DirectoryListener = Arc<dyn Fn(Directory) + Send + Sync>;
 
 /// The compute nodes, in the directory's order.
 pub(crate) struct NodeLinks {
     nodes: Vec<Arc<NodeLink>>,
-    told: Told,
+    listener: DirectoryListener,
 }
 
 #[derive(Default)]
@@ -52,14 +52,14 @@ impl NodeLinks {
         count: usize,
         connected: usize,
         connection: Arc<Connection>,
-        told: Told,
+        listener: DirectoryListener,
     ) -> Self {
         let nodes: Vec<Arc<NodeLink>> = (0..count).map(|_| Arc::default()).collect();
         match nodes.get(connected) {
             Some(node) => *lock(&node.connection) = Some(connection),
             None => connection.close(),
         }
-        Self { nodes, told }
+        Self { nodes, listener }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -90,7 +90,7 @@ impl NodeLinks {
         if let Some(connection) = node.working() {
             return Ok(connection);
         }
-        let mut attempt = node.attempt(address, config, env, &self.told);
+        let mut attempt = node.attempt(address, config, env, &self.listener);
         let ended = tokio::time::timeout(patience, attempt.wait_for(Option::is_some)).await;
         match ended {
             Ok(Ok(outcome)) => match &*outcome {
@@ -132,7 +132,7 @@ impl NodeLink {
         address: &str,
         config: &Config,
         env: &Env,
-        told: &Told,
+        listener: &DirectoryListener,
     ) -> watch::Receiver<Option<Attempted>> {
         let mut attempt = lock(&self.attempt);
         if let Some(connection) = self.working() {
@@ -148,13 +148,13 @@ impl NodeLink {
         let (ended, begun) = watch::channel(None);
         *attempt = Some(begun.clone());
         let (address, config, env) = (address.to_owned(), config.clone(), env.clone());
-        let told = Arc::clone(told);
+        let listener = Arc::clone(listener);
         // The task keeps no client alive.
         let node = Arc::downgrade(self);
         tokio::spawn(async move {
             let opened = Connection::open(&address, &config, &env).await;
             let outcome = opened.map(|(connection, directory)| {
-                told(directory);
+                listener(directory);
                 connection
             });
             if let Ok(connection) = &outcome {

@@ -25,9 +25,9 @@ use crate::retry;
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// A new connection, closed when dropped unless it is taken.
-struct Made(Option<(Arc<Connection>, Directory)>);
+struct NewConnection(Option<(Arc<Connection>, Directory)>);
 
-impl Drop for Made {
+impl Drop for NewConnection {
     fn drop(&mut self) {
         if let Some((connection, _)) = &self.0 {
             connection.close();
@@ -36,7 +36,7 @@ impl Drop for Made {
 }
 
 /// A try to connect; an error comes with the server's address.
-type Try = Result<Made, (String, ConnectError)>;
+type Try = Result<NewConnection, (String, ConnectError)>;
 
 /// Connects to the first server that answers. A server that is running but has no room for a
 /// newcomer at the moment is tried again for [`Config::timeout`], independently of the other
@@ -82,7 +82,7 @@ pub(crate) async fn reach(
 async fn try_after(pause: Duration, address: String, config: Config, env: Env) -> Try {
     tokio::time::sleep(pause).await;
     match Connection::open(&address, &config, &env).await {
-        Ok(made) => Ok(Made(Some(made))),
+        Ok(made) => Ok(NewConnection(Some(made))),
         Err(error) => Err((address, error)),
     }
 }

@@ -12,7 +12,7 @@ const MOST_DOUBLINGS: u32 = 6;
 
 /// Result of one try.
 #[derive(Debug)]
-pub(crate) enum Tried<'a> {
+pub(crate) enum TryOutcome<'a> {
     /// The node could not be reached: nothing was sent.
     NotSent(String),
     /// The connection was lost after the request had been queued.
@@ -68,20 +68,20 @@ impl Tries {
     }
 
     /// Returns the action after this try.
-    pub(crate) fn next(&mut self, tried: &Tried<'_>) -> Next {
-        let failure = match tried {
-            Tried::NotSent(why) => return Next::Elsewhere(why.clone()),
-            Tried::Lost => return self.lost("the connection was lost"),
-            Tried::Silent => return self.lost("the node does not answer"),
-            Tried::Late if self.repetition == Repetition::Effectless => {
+    pub(crate) fn next(&mut self, outcome: &TryOutcome<'_>) -> Next {
+        let failure = match outcome {
+            TryOutcome::NotSent(why) => return Next::Elsewhere(why.clone()),
+            TryOutcome::Lost => return self.lost("the connection was lost"),
+            TryOutcome::Silent => return self.lost("the node does not answer"),
+            TryOutcome::Late if self.repetition == Repetition::Effectless => {
                 return Next::Fail(CallError::Failed(Failure::Timeout));
             }
-            Tried::Late => return Next::Fail(CallError::Unknown),
-            Tried::Answered(Answer::Failed(failure)) => failure,
-            Tried::Answered(Answer::Rejected(_)) if self.doubtful => {
+            TryOutcome::Late => return Next::Fail(CallError::Unknown),
+            TryOutcome::Answered(Answer::Failed(failure)) => failure,
+            TryOutcome::Answered(Answer::Rejected(_)) if self.doubtful => {
                 return Next::Fail(CallError::Unknown);
             }
-            Tried::Answered(_) => return Next::Finish,
+            TryOutcome::Answered(_) => return Next::Finish,
         };
         match failure {
             &Failure::WrongOwner { shard, owner, epoch } => Next::Reroute { shard, owner, epoch },
@@ -130,7 +130,7 @@ pub(crate) fn pause(pauses: &mut u32, random: impl FnOnce(u64) -> u64) -> Durati
 mod tests {
     use super::*;
     use lotus_protocol::effect::Effect;
-    use lotus_protocol::messages::{Bytes, Room};
+    use lotus_protocol::messages::{Bytes, ScarceResource};
 
     fn name(next: &Next) -> &'static str {
         match next {
@@ -152,23 +152,24 @@ mod tests {
             (Answer::Never, ["finish", "finish", "finish"]),
             (Answer::Failed(moved), ["reroute", "reroute", "reroute"]),
             (Answer::Failed(Failure::Leaving), ["elsewhere", "elsewhere", "elsewhere"]),
-            (Answer::Failed(Failure::Busy(Room::Answers)), ["pause", "pause", "pause"]),
+            (Answer::Failed(Failure::Busy(ScarceResource::Answers)), ["pause", "pause", "pause"]),
             (Answer::Failed(Failure::Unknown), ["pause", "pause", "unknown"]),
             (Answer::Failed(Failure::Timeout), ["fail", "fail", "fail"]),
             (Answer::Failed(Failure::UnknownProcedure), ["fail", "fail", "fail"]),
             (Answer::Failed(Failure::IdTaken), ["fail", "fail", "fail"]),
         ];
-        let tried = answers.iter().map(|(answer, expected)| (Tried::Answered(answer), expected));
+        let outcome =
+            answers.iter().map(|(answer, expected)| (TryOutcome::Answered(answer), expected));
         let unanswered = [
-            (Tried::NotSent(String::new()), &["elsewhere", "elsewhere", "elsewhere"]),
-            (Tried::Lost, &["elsewhere", "elsewhere", "unknown"]),
-            (Tried::Silent, &["elsewhere", "elsewhere", "unknown"]),
-            (Tried::Late, &["fail", "unknown", "unknown"]),
+            (TryOutcome::NotSent(String::new()), &["elsewhere", "elsewhere", "elsewhere"]),
+            (TryOutcome::Lost, &["elsewhere", "elsewhere", "unknown"]),
+            (TryOutcome::Silent, &["elsewhere", "elsewhere", "unknown"]),
+            (TryOutcome::Late, &["fail", "unknown", "unknown"]),
         ];
-        for (tried, expected) in tried.chain(unanswered) {
+        for (outcome, expected) in outcome.chain(unanswered) {
             let all = [Repetition::Effectless, Repetition::Once, Repetition::Harmful];
-            let found = all.map(|repetition| name(&Tries::of(repetition).next(&tried)));
-            assert_eq!(&found, expected, "{tried:?}");
+            let found = all.map(|repetition| name(&Tries::of(repetition).next(&outcome)));
+            assert_eq!(&found, expected, "{outcome:?}");
         }
     }
 
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn a_call_that_may_have_been_carried_out_is_unknown_whatever_later_tries_say() {
         let unknown = Answer::Failed(Failure::Unknown);
-        for doubt in [Tried::Lost, Tried::Answered(&unknown)] {
+        for doubt in [TryOutcome::Lost, TryOutcome::Answered(&unknown)] {
             let mut tries = Tries::of(Repetition::Once);
             tries.next(&doubt);
             let refused = [
@@ -188,24 +189,31 @@ mod tests {
                 Answer::Rejected(Bytes(b"")),
             ];
             for answer in &refused {
-                assert_eq!(name(&tries.next(&Tried::Answered(answer))), "unknown", "{answer:?}");
+                assert_eq!(
+                    name(&tries.next(&TryOutcome::Answered(answer))),
+                    "unknown",
+                    "{answer:?}"
+                );
             }
             let obstacle = CallError::Unreachable(String::new());
             assert!(matches!(tries.at_last(obstacle), CallError::Unknown));
             // The record is certain.
-            assert_eq!(name(&tries.next(&Tried::Answered(&Answer::Done(Bytes(b""))))), "finish");
+            assert_eq!(
+                name(&tries.next(&TryOutcome::Answered(&Answer::Done(Bytes(b""))))),
+                "finish"
+            );
             let differs = Failure::TableDiffers(String::new());
             for failure in [Failure::GivenUp, Failure::IdTaken, differs] {
                 let answer = Answer::Failed(failure);
-                let next = tries.next(&Tried::Answered(&answer));
+                let next = tries.next(&TryOutcome::Answered(&answer));
                 assert!(matches!(next, Next::Fail(CallError::Failed(_))), "{next:?}");
             }
         }
         // A read-only request has changed nothing, whatever became of it.
         let mut tries = Tries::of(Repetition::Effectless);
-        tries.next(&Tried::Lost);
+        tries.next(&TryOutcome::Lost);
         let conflict = Answer::Failed(Failure::Conflict(String::new()));
-        let Next::Fail(error) = tries.next(&Tried::Answered(&conflict)) else { panic!() };
+        let Next::Fail(error) = tries.next(&TryOutcome::Answered(&conflict)) else { panic!() };
         assert_eq!(error.effect(), Effect::Nothing);
     }
 
@@ -214,7 +222,7 @@ mod tests {
         for failure in Failure::samples() {
             let effect = failure.effect();
             let answer = Answer::Failed(failure);
-            let next = Tries::of(Repetition::Harmful).next(&Tried::Answered(&answer));
+            let next = Tries::of(Repetition::Harmful).next(&TryOutcome::Answered(&answer));
             let again = matches!(next, Next::Elsewhere(_) | Next::Reroute { .. } | Next::Pause(_));
             assert!(!again || effect == Effect::Nothing, "{answer:?} {next:?}");
         }

@@ -67,11 +67,11 @@ impl Client {
     {
         let shared = &self.shared;
         let deadline = shared.now().after(shared.timeout());
-        let lineage = shared.lineage();
+        let retry_identity = shared.retry_identity();
         let mut pauses = 0;
         loop {
             let left = deadline.since(shared.now());
-            let txn = Transaction::new(Arc::clone(shared), kind, left).of(lineage);
+            let txn = Transaction::new(Arc::clone(shared), kind, left).of(retry_identity);
             let error = match attempt(txn, &body).await {
                 Ok(committed) => return Ok(committed),
                 Err(Miss::Body(error)) => return Err(error),

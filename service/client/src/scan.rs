@@ -34,7 +34,7 @@ pub struct Scan {
     /// The client's number for the scan.
     number: u32,
     /// Connection on which the scan is open.
-    seat: Option<Arc<Connection>>,
+    connection: Option<Arc<Connection>>,
     /// Node that holds the scan's snapshot, or has held it.
     node: Option<usize>,
     /// Cursor of the last page; empty before the first.
@@ -54,7 +54,7 @@ impl Scan {
     pub(crate) fn new(shared: Arc<ClientState>, table: TableId) -> Self {
         let number = shared.next_number();
         let (keys, cursor, ended) = (Default::default(), Vec::new(), false);
-        Self { shared, table, keys, number, seat: None, node: None, cursor, ended }
+        Self { shared, table, keys, number, connection: None, node: None, cursor, ended }
     }
 
     /// Shows only the rows between these bounds, which compare as bytes do, of an ordered table. To
@@ -94,7 +94,7 @@ impl Scan {
         if self.ended {
             return Ok(None);
         }
-        let asked = match self.seat.clone() {
+        let asked = match self.connection.clone() {
             Some(connection) => self.go_on(&connection).await,
             None => self.begin().await,
         };
@@ -123,7 +123,7 @@ impl Scan {
         let asked = shared.carry_out(target, Repetition::Effectless, shared.timeout(), op);
         let (connection, answer) = asked.await?;
         self.node = shared.node_of(&connection).or(self.node);
-        self.seat = Some(connection);
+        self.connection = Some(connection);
         Ok(answer)
     }
 
@@ -143,7 +143,7 @@ impl Scan {
     }
 
     fn abandon(&mut self) {
-        if let Some(connection) = self.seat.take() {
+        if let Some(connection) = self.connection.take() {
             connection.tell(&Op::Abandon { txn: self.number });
         }
     }

@@ -125,7 +125,7 @@ struct Added {
 
 /// State of a transaction on its server.
 #[derive(Clone)]
-enum Seat {
+enum ServerState {
     /// Not begun: no step was sent.
     Nowhere,
     /// In progress on this connection, under this number.
@@ -139,11 +139,11 @@ enum Seat {
 pub struct Transaction {
     shared: Arc<ClientState>,
     kind: Kind,
-    seat: Seat,
+    server_state: ServerState,
     /// Time limit of the first step.
     timeout: Duration,
     /// Number and node shared with other attempts, if the transaction may have several attempts.
-    lineage: Option<Lineage>,
+    retry_identity: Option<RetryIdentity>,
     /// Error that has ended the transaction.
     ended_by: Option<CallError>,
     /// Whether a step is under way. Stays true after a drop of the step's future: the actions sent
@@ -168,7 +168,7 @@ fn step_dropped() -> CallError {
 /// Identity shared by the attempts of one transaction, by which a server recognizes a retry and
 /// finds the locks refused to the previous attempt.
 #[derive(Clone, Copy)]
-pub(crate) struct Lineage {
+pub(crate) struct RetryIdentity {
     pub(crate) number: u32,
     /// Node of the transaction if its first row has no owner.
     pub(crate) near: usize,
@@ -179,9 +179,9 @@ impl Transaction {
         Self {
             shared,
             kind,
-            seat: Seat::Nowhere,
+            server_state: ServerState::Nowhere,
             timeout,
-            lineage: None,
+            retry_identity: None,
             ended_by: None,
             stepping: false,
             planned: Vec::new(),
@@ -193,8 +193,8 @@ impl Transaction {
     }
 
     /// Makes the transaction one of possibly several attempts.
-    pub(crate) const fn of(mut self, lineage: Lineage) -> Self {
-        self.lineage = Some(lineage);
+    pub(crate) const fn of(mut self, retry_identity: RetryIdentity) -> Self {
+        self.retry_identity = Some(retry_identity);
         self
     }
 
@@ -356,7 +356,7 @@ impl Transaction {
     /// [`CallError`]; its [effect](CallError::effect) says whether the transaction has committed.
     pub async fn commit(mut self) -> Result<Option<u64>, CallError> {
         let answer = self.step(StepEnd::Commit).await?;
-        self.seat = Seat::Over;
+        self.server_state = ServerState::Over;
         match decode(&answer) {
             Ok(Answer::Committed(timestamp)) => Ok(timestamp),
             _ => Err(CallError::Protocol),
@@ -433,14 +433,14 @@ impl Transaction {
         planned: &[Planned],
         end: StepEnd<'_>,
     ) -> Result<Vec<u8>, CallError> {
-        let stepped = match self.seat.clone() {
-            Seat::At(connection, number) => {
+        let stepped = match self.server_state.clone() {
+            ServerState::At(connection, number) => {
                 let actions = planned.iter().map(Planned::action).collect();
                 let op = Op::Step(Step { txn: number, begin: None, actions, end });
                 self.go_on(&connection, op, end).await
             }
-            Seat::Nowhere => self.begin(planned, end).await,
-            Seat::Over => return Err(CallError::Failed(Failure::NoTransaction)),
+            ServerState::Nowhere => self.begin(planned, end).await,
+            ServerState::Over => return Err(CallError::Failed(Failure::NoTransaction)),
         };
         stepped.map_err(|error| self.ended(error))
     }
@@ -450,9 +450,9 @@ impl Transaction {
         let first = planned.iter().find_map(Planned::added);
         let map = self.shared.map();
         let shard = first.and_then(|(table, key)| map.shard(table, &key));
-        let near = self.lineage.map(|lineage| lineage.near);
+        let near = self.retry_identity.map(|retry_identity| retry_identity.near);
         let target = Target { shard, near, ..Target::any(self.kind) };
-        let number = self.lineage.map(|lineage| lineage.number);
+        let number = self.retry_identity.map(|retry_identity| retry_identity.number);
         let number = number.unwrap_or_else(|| self.shared.next_number());
         let kind = self.kind;
         let op = |shard, _| {
@@ -466,7 +466,7 @@ impl Transaction {
         };
         let begun = self.shared.carry_out(target, repetition, self.timeout, op).await;
         let (connection, answer) = begun?;
-        self.seat = Seat::At(connection, number);
+        self.server_state = ServerState::At(connection, number);
         Ok(answer)
     }
 
@@ -523,7 +523,9 @@ impl Transaction {
     }
 
     fn abandon(&mut self) {
-        if let Seat::At(connection, number) = std::mem::replace(&mut self.seat, Seat::Over) {
+        if let ServerState::At(connection, number) =
+            std::mem::replace(&mut self.server_state, ServerState::Over)
+        {
             connection.tell(&Op::Abandon { txn: number });
         }
     }

@@ -12,7 +12,7 @@ use lotus::{Authority, Cluster, ClusterError, TableId, TableSpec};
 use lotus_authority::AuthorityError;
 use lotus_server::Registry;
 
-use crate::agree::look::Look;
+use crate::agree::mailbox_server::MailboxServer;
 use crate::config::file::ClusterFile;
 use crate::config::name::NodeName;
 
@@ -48,7 +48,7 @@ pub struct Opened {
     /// Stored transactions that clients may call.
     pub procedures: Registry,
     /// Polled parts for further requests.
-    pub requests: Vec<Box<dyn Look>>,
+    pub requests: Vec<Box<dyn MailboxServer>>,
 }
 
 /// Values of an application at the authority, which are kept with each snapshot and restored with

@@ -101,14 +101,14 @@ pub fn greet(out: &mut Vec<u8>, greeting: &Greeting) {
 
 /// The client's side of a handshake.
 #[derive(Debug)]
-pub struct Guest {
+pub struct ClientHandshake {
     key: Option<Key>,
     hello: [u8; HELLO_BYTES],
     /// Whether the server has proved possession of the key, or need not.
     trusts: bool,
 }
 
-impl Guest {
+impl ClientHandshake {
     /// Begins a handshake; appends the first frame to send to `out`.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Guest {
 
 /// The server's side of a handshake.
 #[derive(Debug, Default)]
-pub enum Doorkeeper {
+pub enum ServerHandshake {
     /// No frame has been received yet.
     #[default]
     Silent,
@@ -169,7 +169,7 @@ pub enum Doorkeeper {
     Done,
 }
 
-impl Doorkeeper {
+impl ServerHandshake {
     /// Takes a frame; returns whether the client is admitted. If not yet, `out` has the frame to
     /// send.
     ///
@@ -240,8 +240,8 @@ mod tests {
     /// Runs both sides until the client is welcomed or refused.
     fn meet(client: Option<&Key>, server: Option<&Key>) -> Result<Box<Directory>, Refusal> {
         let mut to_server = Vec::new();
-        let mut guest = Guest::start(client, &mut to_server).unwrap();
-        let mut doorkeeper = Doorkeeper::default();
+        let mut guest = ClientHandshake::start(client, &mut to_server).unwrap();
+        let mut doorkeeper = ServerHandshake::default();
         loop {
             let mut to_client = Vec::new();
             match doorkeeper.step(&to_server[HEADER_BYTES..], server, &mut to_client) {
@@ -276,9 +276,9 @@ mod tests {
     fn a_server_with_a_key_admits_nobody_who_cannot_prove_it() {
         let key = key(1);
         let mut hello = Vec::new();
-        let _guest = Guest::start(Some(&key), &mut hello).unwrap();
+        let _guest = ClientHandshake::start(Some(&key), &mut hello).unwrap();
         let mut out = Vec::new();
-        let mut doorkeeper = Doorkeeper::default();
+        let mut doorkeeper = ServerHandshake::default();
         assert_eq!(doorkeeper.step(&hello[HEADER_BYTES..], Some(&key), &mut out), Ok(false));
         // The server's own proof, sent back to it.
         let Ok(Greeting::Challenge { proof, .. }) = decode(&out[HEADER_BYTES..]) else {
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_server_that_welcomes_without_a_proof_is_not_believed() {
         let mut sent = Vec::new();
-        let mut guest = Guest::start(Some(&key(1)), &mut sent).unwrap();
+        let mut guest = ClientHandshake::start(Some(&key(1)), &mut sent).unwrap();
         let mut welcome = Vec::new();
         greet(&mut welcome, &Greeting::Welcome(directory()));
         let answer = guest.step(&welcome[HEADER_BYTES..], &mut sent);
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn what_else_may_come_is_refused() {
         let mut sent = Vec::new();
-        let _guest = Guest::start(None, &mut sent).unwrap();
+        let _guest = ClientHandshake::start(None, &mut sent).unwrap();
         let hello = &sent[HEADER_BYTES..];
         let mut newer = hello.to_vec();
         newer[8] += 1;
@@ -325,7 +325,7 @@ mod tests {
             (&hello[..20], Refusal::Garbage),
         ];
         for (frame, refusal) in cases {
-            let answer = Doorkeeper::default().step(frame, None, &mut Vec::new());
+            let answer = ServerHandshake::default().step(frame, None, &mut Vec::new());
             assert_eq!(answer, Err(refusal), "{frame:?}");
         }
     }

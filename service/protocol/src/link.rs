@@ -28,7 +28,7 @@ use crate::messages::Garbage;
 use crate::stream::Stream;
 
 pub use outbox::{Budget, Closed, Outbox};
-pub use progress::Patience;
+pub use progress::MinimumProgress;
 use progress::Position;
 
 /// Bytes asked for with one read.
@@ -68,7 +68,7 @@ pub struct Bounds {
     pub frame_bytes: usize,
     /// Least speed at which the peer must take queued bytes, and send the rest of a frame it has
     /// begun.
-    pub patience: Patience,
+    pub patience: MinimumProgress,
 }
 
 /// Reason for a connection's end.
@@ -89,10 +89,10 @@ pub enum End {
     Oversized(#[from] Oversized),
     /// The other side reads too slowly, or not at all.
     #[error("the other side took less of what waits for it than {0}")]
-    SlowReader(Patience),
+    SlowReader(MinimumProgress),
     /// The other side has begun a frame and sends the rest too slowly, or not at all.
     #[error("the other side sent less of a frame that it had begun than {0}")]
-    SlowSender(Patience),
+    SlowSender(MinimumProgress),
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
@@ -168,7 +168,7 @@ struct Exchange<'c, W: Wire, R> {
     outbox: &'c Outbox,
     incoming: &'c mut Incoming,
     receiver: &'c mut R,
-    patience: Patience,
+    patience: MinimumProgress,
     outgoing: Vec<u8>,
     /// Bytes of `outgoing` that have been written.
     written: usize,
@@ -309,7 +309,7 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 continue;
             };
             ready!(interval.timer.as_mut().poll(cx));
-            let Patience { bytes, .. } = self.patience;
+            let MinimumProgress { bytes, .. } = self.patience;
             if !interval.reads.keeps_up(reads, bytes) {
                 return Poll::Ready(End::SlowReader(self.patience));
             }
@@ -456,7 +456,7 @@ mod tests {
         let mut receiver = Eager(&outbox, &frames);
         // All that has come before but for one makes enough.
         outbox.push(|out| out.resize(ENOUGH - ANSWER.len(), 0)).unwrap();
-        let patience = Patience::of(Duration::from_secs(1));
+        let patience = MinimumProgress::of(Duration::from_secs(1));
         let bounds = Bounds { frame_bytes: 1000, patience };
         let mut incoming = Incoming::new(1000);
         incoming.space(0).append(&mut peer.0.sends.borrow_mut());
@@ -478,7 +478,7 @@ mod tests {
         let (mut wire, mut incoming) = (peer.clone(), Incoming::new(1000));
         let frames = Cell::new(0);
         let mut receiver = Eager(outbox, &frames);
-        let patience = Patience { interval: Duration::from_millis(1000), bytes: 500 };
+        let patience = MinimumProgress { interval: Duration::from_millis(1000), bytes: 500 };
         let bounds = Bounds { frame_bytes: 1000, patience };
         let mut link = pin!(run(&mut wire, outbox, &mut incoming, &mut receiver, bounds));
         let mut cx = Context::from_waker(Waker::noop());
@@ -549,7 +549,8 @@ mod tests {
         let (outbox, under_way) = (Outbox::default(), Cell::new(5));
         let (mut sink, mut incoming) = (Sink::default(), Incoming::new(8));
         let mut desk = Desk(&under_way);
-        let bounds = Bounds { frame_bytes: 8, patience: Patience::of(Duration::from_secs(1)) };
+        let bounds =
+            Bounds { frame_bytes: 8, patience: MinimumProgress::of(Duration::from_secs(1)) };
         let mut cx = Context::from_waker(Waker::noop());
         {
             let mut link = pin!(run(&mut sink, &outbox, &mut incoming, &mut desk, bounds));

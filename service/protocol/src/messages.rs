@@ -193,7 +193,7 @@ pub enum Failure {
     Leaving,
     /// The node is at one of its limits. Back off, then ask again.
     #[error("the compute node has no room for {0}")]
-    Busy(Room),
+    Busy(ScarceResource),
     /// No stored transaction has that name.
     #[error("there is no stored transaction of that name")]
     UnknownProcedure,
@@ -386,7 +386,7 @@ impl fmt::Display for Excess {
 
 /// A resource that a node may have used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Room {
+pub enum ScarceResource {
     /// Slots for interactive transactions.
     Transactions,
     /// Records of idempotent calls.
@@ -397,7 +397,7 @@ pub enum Room {
     Tables,
 }
 
-impl fmt::Display for Room {
+impl fmt::Display for ScarceResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Transactions => "another interactive transaction",

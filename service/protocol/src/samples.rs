@@ -1,6 +1,6 @@
 //! A sample of each failure, for tests of clients and servers.
 
-use crate::messages::{Excess, Failure, Room};
+use crate::messages::{Excess, Failure, ScarceResource};
 
 impl Failure {
     /// Returns a sample of every variant in turn, for tests. A new variant does not compile before
@@ -15,11 +15,11 @@ impl Failure {
         let words = String::new;
         Some(match self {
             Self::WrongOwner { .. } => Self::Leaving,
-            Self::Leaving => Self::Busy(Room::Transactions),
-            Self::Busy(Room::Transactions) => Self::Busy(Room::CallIds),
-            Self::Busy(Room::CallIds) => Self::Busy(Room::Answers),
-            Self::Busy(Room::Answers) => Self::Busy(Room::Tables),
-            Self::Busy(Room::Tables) => Self::UnknownProcedure,
+            Self::Leaving => Self::Busy(ScarceResource::Transactions),
+            Self::Busy(ScarceResource::Transactions) => Self::Busy(ScarceResource::CallIds),
+            Self::Busy(ScarceResource::CallIds) => Self::Busy(ScarceResource::Answers),
+            Self::Busy(ScarceResource::Answers) => Self::Busy(ScarceResource::Tables),
+            Self::Busy(ScarceResource::Tables) => Self::UnknownProcedure,
             Self::UnknownProcedure => Self::Arguments(words()),
             Self::Arguments(_) => Self::Result(words()),
             Self::Result(_) => Self::Timeout,

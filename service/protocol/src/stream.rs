@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, Re
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::frame::Incoming;
-use crate::handshake::{Guest, Refusal};
+use crate::handshake::{ClientHandshake, Refusal};
 use crate::messages::{ANSWER_BYTES, Directory};
 
 /// TCP keepalive: silence before the first probe, interval, and number of probes.
@@ -44,7 +44,7 @@ pub enum Stream {
 
 /// Failure to connect or to pass a server's handshake.
 #[derive(Debug, thiserror::Error)]
-pub enum Obstacle {
+pub enum HandshakeError {
     /// The server refused, or this client does not trust the server.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -58,15 +58,15 @@ impl Stream {
     /// after the welcome, and takes frames of an answer's size.
     ///
     /// # Errors
-    /// [`Obstacle`].
+    /// [`HandshakeError`].
     pub async fn open(
         address: &str,
         security: &Security,
-    ) -> Result<(Self, Incoming, Box<Directory>), Obstacle> {
+    ) -> Result<(Self, Incoming, Box<Directory>), HandshakeError> {
         let mut stream = Self::connect(address, security).await?;
         let mut incoming = Incoming::new(ANSWER_BYTES);
         let mut out = Vec::new();
-        let mut guest = Guest::start(security.key(), &mut out)?;
+        let mut guest = ClientHandshake::start(security.key(), &mut out)?;
         loop {
             stream.write_all(&out).await?;
             out.clear();

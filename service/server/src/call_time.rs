@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 use crate::calls;
 use crate::node::NodeServer;
-use crate::worker::Errand;
+use crate::worker::WorkerTask;
 
 /// Key of the row with the time, behind the keys of all records; the nodes' rows follow.
 const TIME_KEY: u64 = 1 << 32;
@@ -179,7 +179,7 @@ pub(crate) async fn ask_now_and_then(node: Arc<NodeServer>, mut stopped: watch::
     let CallTime { is_due, .. } = &node.call_time;
     loop {
         if !is_due.swap(true, Ordering::Relaxed) {
-            node.queues[0].push_all(&mut vec![Errand::KeepTime(TimeTurn::GoOn)]);
+            node.queues[0].push_all(&mut vec![WorkerTask::KeepTime(TimeTurn::GoOn)]);
         }
         tokio::select! {
             () = tokio::time::sleep(node.call_time.interval()) => {}

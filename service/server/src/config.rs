@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use lotus::TableSpec;
-use lotus_protocol::link::Patience;
+use lotus_protocol::link::MinimumProgress;
 use lotus_protocol::messages::REQUEST_BYTES;
 use lotus_security::{Rules, Security};
 
@@ -110,7 +110,7 @@ impl Default for Limits {
             held_in_all_bytes: 64 << 20,
             rows: 4096,
             write_patience: Duration::from_secs(10),
-            progress_bytes: Patience::BYTES,
+            progress_bytes: MinimumProgress::BYTES,
             longest_call: Duration::from_secs(60),
             hold: Duration::from_secs(1),
             scan: Duration::from_secs(60),

@@ -20,22 +20,24 @@ use lotus::TableId;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, Socket};
 use lotus_protocol::frame::Incoming;
-use lotus_protocol::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
-use lotus_protocol::link::{self, Bounds, End, Patience, Receiver, Wire};
-use lotus_protocol::messages::{self, Bytes, Call, Failure, Garbage, Op, Room, Scan, Step, decode};
+use lotus_protocol::handshake::{Greeting, HANDSHAKE_BYTES, Refusal, ServerHandshake, greet};
+use lotus_protocol::link::{self, Bounds, End, MinimumProgress, Receiver, Wire};
+use lotus_protocol::messages::{
+    self, Bytes, Call, Failure, Garbage, Op, Scan, ScarceResource, Step, decode,
+};
 use lotus_protocol::stream::Stream;
 use lotus_security::{Key, NO_TLS, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::calls;
-use crate::clerk::Wish;
 use crate::interactive::{self, Open};
 use crate::node::NodeServer;
 use crate::numbered::Numbered;
 use crate::retries::{First, Retries};
 use crate::scans;
+use crate::table_admin::TableChange;
 use crate::ticket::{Peer, Ticket};
-use crate::worker::{Errand, Identity, Request, Work};
+use crate::worker::{Identity, Request, Work, WorkerTask};
 
 /// Most turns of a busy coordinator for which answers are gathered before they leave together:
 /// about the time to serve two dozen requests.
@@ -117,7 +119,7 @@ async fn shake_hands(
     key: Option<&Key>,
     room: impl Fn() -> Result<(), Refusal>,
 ) -> Result<(), Turned> {
-    let mut doorkeeper = Doorkeeper::default();
+    let mut doorkeeper = ServerHandshake::default();
     let mut out = Vec::new();
     loop {
         // An oversized frame is no hello of this protocol.
@@ -166,33 +168,33 @@ impl fmt::Display for Origin {
 }
 
 /// An admitted client, on the way to the serving coordinator.
-pub(crate) struct Newcomer {
+pub(crate) struct AdmittedClient {
     pub(crate) stream: OwnedFd,
     /// Bytes that the client has sent already.
     pub(crate) incoming: Incoming,
-    pub(crate) presence: Presence,
+    pub(crate) registration: ClientRegistration,
 }
 
 /// A client's entry in the list of connected clients. Dropping the entry closes the connection.
-pub(crate) struct Presence {
+pub(crate) struct ClientRegistration {
     node: Arc<NodeServer>,
     peer: Arc<Peer>,
     number: u64,
     client: Origin,
 }
 
-impl Presence {
+impl ClientRegistration {
     /// Registers a client; `number` is unique to the connection, `home` is the client's
     /// coordinator.
     pub(crate) fn enter(node: &Arc<NodeServer>, number: u64, client: Origin, home: usize) -> Self {
         let peer = Arc::new(Peer::new(&node.budgets[home], node.limits.held_bytes));
         node.enter(number, &peer);
-        add(&node.doors.admitted);
+        add(&node.connection_counters.admitted);
         Self { node: Arc::clone(node), peer, number, client }
     }
 }
 
-impl Drop for Presence {
+impl Drop for ClientRegistration {
     fn drop(&mut self) {
         self.peer.outbox.close();
         self.node.leave(self.number);
@@ -200,12 +202,14 @@ impl Drop for Presence {
 }
 
 /// Serves a client to its end, as a task of coordinator `home`.
-pub(crate) async fn attend(newcomer: Newcomer, home: usize, executor: Handle) {
-    let Newcomer { stream, incoming, presence } = newcomer;
+pub(crate) async fn attend(newcomer: AdmittedClient, home: usize, executor: Handle) {
+    let AdmittedClient { stream, incoming, registration } = newcomer;
     match executor.adopt(stream) {
-        Ok(socket) => serve(&mut Seated { socket, waited: 0 }, incoming, &presence, home).await,
+        Ok(socket) => {
+            serve(&mut CoordinatorWire { socket, waited: 0 }, incoming, &registration, home).await
+        }
         Err(error) => {
-            let Presence { node, client, .. } = &presence;
+            let ClientRegistration { node, client, .. } = &registration;
             tracing::warn!(node = node.index, %client, %error, "cannot serve a client");
         }
     }
@@ -216,18 +220,18 @@ pub(crate) async fn attend(newcomer: Newcomer, home: usize, executor: Handle) {
 pub(crate) async fn serve(
     wire: &mut impl Wire,
     mut incoming: Incoming,
-    Presence { node, peer, client, .. }: &Presence,
+    ClientRegistration { node, peer, client, .. }: &ClientRegistration,
     home: usize,
 ) {
     let bounds = Bounds {
         frame_bytes: node.limits.request_bytes,
-        patience: Patience {
+        patience: MinimumProgress {
             interval: node.limits.write_patience,
             bytes: node.limits.progress_bytes,
         },
     };
     let queued = (0..node.queues.len()).map(|_| Vec::new()).collect();
-    let mut desk = Desk {
+    let mut dispatcher = RequestDispatcher {
         node,
         peer,
         home,
@@ -239,19 +243,19 @@ pub(crate) async fn serve(
         open: Numbered::new(),
         retries: Arc::default(),
     };
-    // Dropping the desk ends the open transactions.
-    let end = link::run(wire, &peer.outbox, &mut incoming, &mut desk, bounds).await;
+    // Dropping the dispatcher ends the open transactions.
+    let end = link::run(wire, &peer.outbox, &mut incoming, &mut dispatcher, bounds).await;
     note_end(node, &end, *client);
 }
 
 /// A connection served by a coordinator's task.
-struct Seated {
+struct CoordinatorWire {
     socket: Socket,
     /// Turns for which answers have been gathered.
     waited: u32,
 }
 
-impl Wire for Seated {
+impl Wire for CoordinatorWire {
     type Timer = Pin<Box<dyn Future<Output = ()>>>;
 
     fn poll_read(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
@@ -280,13 +284,13 @@ impl Wire for Seated {
 }
 
 /// Takes in a client's requests and hands them on.
-struct Desk<'n> {
+struct RequestDispatcher<'n> {
     node: &'n Arc<NodeServer>,
     peer: &'n Arc<Peer>,
     /// The coordinator of this thread; within TLS, the coordinator that gets requests first.
     home: usize,
     /// Requests received together, by coordinator.
-    queued: Vec<Vec<Errand>>,
+    queued: Vec<Vec<WorkerTask>>,
     /// Arrival of the first of these requests.
     arrived: Option<Nanos>,
     /// Idle workers of `home` at the arrival of the first request, less the requests given to them
@@ -301,7 +305,7 @@ struct Desk<'n> {
     retries: Arc<Retries>,
 }
 
-impl Receiver for Desk<'_> {
+impl Receiver for RequestDispatcher<'_> {
     fn receive(&mut self, frame: &[u8]) -> Result<(), Garbage> {
         let (number, message) = messages::split(frame)?;
         let op = decode(message)?;
@@ -319,15 +323,15 @@ impl Receiver for Desk<'_> {
             },
             Op::Step(step) => self.step(ticket, &step, message),
             Op::Directory => {
-                let (thread, client) = (self.seat(), self.origin);
-                self.queued[thread].push(Errand::Tell { ticket, client });
+                let (thread, client) = (self.choose_coordinator(), self.origin);
+                self.queued[thread].push(WorkerTask::Tell { ticket, client });
             }
             Op::CreateTable { table, timeout_us } => {
-                self.ask_clerk(ticket, Wish::Create(table.spec()), timeout_us);
+                self.ask_table_admin(ticket, TableChange::Create(table.spec()), timeout_us);
             }
             Op::DropTable { name, table, timeout_us } => {
-                let wish = Wish::Drop { name: name.to_owned(), table: table.map(TableId) };
-                self.ask_clerk(ticket, wish, timeout_us);
+                let change = TableChange::Drop { name: name.to_owned(), table: table.map(TableId) };
+                self.ask_table_admin(ticket, change, timeout_us);
             }
             Op::Scan(scan) => self.scan(ticket, &scan, message),
             Op::Abandon { .. } => {}
@@ -355,7 +359,7 @@ impl Receiver for Desk<'_> {
     }
 }
 
-impl Desk<'_> {
+impl RequestDispatcher<'_> {
     fn call(&mut self, ticket: Ticket, call: &Call<'_>) {
         if let Err(failure) = self.node.check(call.shard) {
             return ticket.fail(failure);
@@ -373,14 +377,15 @@ impl Desk<'_> {
         self.queue(ticket, work, call.timeout_us);
     }
 
-    fn ask_clerk(&mut self, ticket: Ticket, wish: Wish, timeout_us: u32) {
-        let clerk = self.node.clerk.as_ref().filter(|clerk| clerk.may(&wish));
-        let Some(clerk) = clerk else { return ticket.fail(wish.forbidden()) };
+    fn ask_table_admin(&mut self, ticket: Ticket, change: TableChange, timeout_us: u32) {
+        let table_admin =
+            self.node.table_admin.as_ref().filter(|table_admin| table_admin.may(&change));
+        let Some(table_admin) = table_admin else { return ticket.fail(change.forbidden()) };
         if let Err(failure) = self.node.check(None).and_then(|()| self.node.check_memory()) {
             return ticket.fail(failure);
         }
         let deadline = self.deadline(self.node.env.now(), timeout_us);
-        clerk.carry_out(ticket, wish, deadline);
+        table_admin.carry_out(ticket, change, deadline);
     }
 
     /// Returns the deadline for the answer to a request received at `arrived`.
@@ -392,8 +397,8 @@ impl Desk<'_> {
     fn queue(&mut self, ticket: Ticket, work: Work, timeout_us: u32) {
         let arrived = *self.arrived.get_or_insert_with(|| self.node.env.now());
         let deadline = self.deadline(arrived, timeout_us);
-        let thread = self.seat();
-        self.queued[thread].push(Errand::Serve(Request { ticket, work, arrived, deadline }));
+        let thread = self.choose_coordinator();
+        self.queued[thread].push(WorkerTask::Serve(Request { ticket, work, arrived, deadline }));
     }
 
     fn step(&mut self, ticket: Ticket, step: &Step<'_>, message: &[u8]) {
@@ -408,7 +413,7 @@ impl Desk<'_> {
             return ticket.fail(failure);
         }
         let Some(place) = self.node.take_place(self.home) else {
-            return ticket.fail(Failure::Busy(Room::Transactions));
+            return ticket.fail(Failure::Busy(ScarceResource::Transactions));
         };
         let retry = self.retries.begin(First::of(step.txn, message));
         let open = interactive::begin(self.node, place, begin.kind, retry);
@@ -430,7 +435,7 @@ impl Desk<'_> {
             return ticket.fail(failure);
         }
         let Some(place) = self.node.take_place(self.home) else {
-            return ticket.fail(Failure::Busy(Room::Transactions));
+            return ticket.fail(Failure::Busy(ScarceResource::Transactions));
         };
         let open = scans::begin(self.node, place);
         open.step(ticket, message);
@@ -439,7 +444,7 @@ impl Desk<'_> {
 
     /// Returns the coordinator for the next request: `home` while `home` has idle workers, because
     /// the hand-over then costs nothing; otherwise the coordinators in turn.
-    fn seat(&mut self) -> usize {
+    fn choose_coordinator(&mut self) -> usize {
         let (node, home) = (self.node, self.home);
         if self.queued.len() == 1 {
             return home;
@@ -458,7 +463,7 @@ impl Desk<'_> {
 fn note_end(node: &NodeServer, end: &End, client: Origin) {
     match end {
         End::Garbage(_) | End::Oversized(_) | End::SlowReader(_) | End::SlowSender(_) => {
-            add(&node.doors.misbehaved);
+            add(&node.connection_counters.misbehaved);
             if let Some(kept_back) = node.complaints.may_say("misbehaved", node.env.now()) {
                 let node = node.index;
                 tracing::warn!(node, %client, %end, kept_back, "closed a client's connection");
@@ -475,7 +480,7 @@ pub(crate) fn note_turned(node: &NodeServer, turned: &Turned, client: Origin) {
         tracing::debug!(node = index, %client, %turned, "a client was not let in");
         return;
     }
-    add(&node.doors.refused);
+    add(&node.connection_counters.refused);
     if let Some(kept_back) = node.complaints.may_say(turned.kind(), node.env.now()) {
         tracing::warn!(node = index, %client, %turned, kept_back, "a client was not let in");
     }
@@ -490,7 +495,7 @@ pub(crate) fn add(counter: &AtomicU64) {
 mod tests {
     use super::*;
     use lotus_protocol::frame::HEADER_BYTES;
-    use lotus_protocol::handshake::Guest;
+    use lotus_protocol::handshake::ClientHandshake;
 
     /// Bytes of a hello before the version.
     const MAGIC_BYTES: usize = 8;
@@ -499,9 +504,10 @@ mod tests {
     #[test]
     fn clients_of_another_version_have_a_log_line_of_their_own() {
         let mut hello = Vec::new();
-        let _guest = Guest::start(None, &mut hello).unwrap();
+        let _guest = ClientHandshake::start(None, &mut hello).unwrap();
         hello[HEADER_BYTES + MAGIC_BYTES] ^= 1;
-        let refused = Doorkeeper::default().step(&hello[HEADER_BYTES..], None, &mut Vec::new());
+        let refused =
+            ServerHandshake::default().step(&hello[HEADER_BYTES..], None, &mut Vec::new());
         let other = Turned::Refused(refused.unwrap_err());
         assert_eq!(other.kind(), "version", "{other}");
         assert_eq!(Turned::Refused(Refusal::Proof).kind(), "trust");

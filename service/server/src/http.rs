@@ -1,6 +1,6 @@
 //! `/metrics` for Prometheus and `/health` for load balancers.
 //!
-//! The port asks for no key, so all connections are guests (`hall`): their number is bounded, a
+//! The port asks for no key, so all connections are guests (`guests`): their number is bounded, a
 //! request must come within [`ASKING`] and be answered and read within [`ANSWERING`], and a
 //! connection serves one request. A stopping server does not wait for these connections (I339).
 
@@ -25,8 +25,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::exposition::Format;
-use crate::hall::{GuestPlace, Hall, Received};
-use crate::sparing::Sparing;
+use crate::log_limiter::LogLimiter;
+use crate::shared_guests::{GuestPlace, Received, SharedGuests};
 
 /// Connections at a time.
 pub const CONNECTIONS: usize = 64;
@@ -43,7 +43,7 @@ const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
 pub(crate) type Gathering = Pin<Box<dyn Future<Output = Registry> + Send>>;
 
 /// A process that shows metrics and health.
-pub(crate) trait Shown: Send + Sync + 'static {
+pub(crate) trait MetricsSource: Send + Sync + 'static {
     /// Name for log lines.
     fn name(&self) -> String;
     /// Gathers all metrics of the process.
@@ -53,7 +53,7 @@ pub(crate) trait Shown: Send + Sync + 'static {
 }
 
 /// Serves metrics and health until told to stop.
-pub(crate) async fn serve<S: Shown>(
+pub(crate) async fn serve<S: MetricsSource>(
     shown: Arc<S>,
     listener: std::net::TcpListener,
     env: Env,
@@ -76,8 +76,8 @@ pub(crate) async fn serve<S: Shown>(
 
 /// Accepts connections for ever. Dropping the future ends them.
 async fn stand(node: &str, listener: &TcpListener, routes: &Router, env: &Env) {
-    let hall = Hall::new(Rules::of(CONNECTIONS), env);
-    let complaints = Sparing::default();
+    let guests = SharedGuests::new(Rules::of(CONNECTIONS), env);
+    let complaints = LogLimiter::default();
     let (mut tasks, mut lines) = (JoinSet::new(), Lines::default());
     let accept = || async {
         let (socket, address) = listener.accept().await?;
@@ -85,7 +85,7 @@ async fn stand(node: &str, listener: &TcpListener, routes: &Router, env: &Env) {
     };
     loop {
         while tasks.try_join_next().is_some() {}
-        let (socket, place) = match hall.receive(&mut lines, accept).await {
+        let (socket, place) = match guests.receive(&mut lines, accept).await {
             Ok(Received::Guest { newcomer, place, .. }) => (newcomer, place),
             // The scraper will try again.
             Ok(Received::Surplus(_)) => continue,
@@ -100,7 +100,7 @@ async fn stand(node: &str, listener: &TcpListener, routes: &Router, env: &Env) {
         };
         let guest = place.id;
         let task = tasks.spawn(answer(socket, routes.clone(), place));
-        hall.serve(guest, task);
+        guests.serve(guest, task);
     }
 }
 
@@ -125,7 +125,10 @@ async fn answer(socket: TcpStream, routes: Router, place: GuestPlace) {
     drop(place);
 }
 
-async fn scrape<S: Shown>(State(shown): State<Arc<S>>, headers: HeaderMap) -> impl IntoResponse {
+async fn scrape<S: MetricsSource>(
+    State(shown): State<Arc<S>>,
+    headers: HeaderMap,
+) -> impl IntoResponse {
     let accept = headers.get_all(header::ACCEPT).iter();
     let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
     let format = Format::accepted(&accept.join(","));
@@ -136,7 +139,7 @@ async fn scrape<S: Shown>(State(shown): State<Arc<S>>, headers: HeaderMap) -> im
 }
 
 /// Answers 200 while clients should use this node, 503 otherwise.
-async fn health<S: Shown>(State(shown): State<Arc<S>>) -> (StatusCode, String) {
+async fn health<S: MetricsSource>(State(shown): State<Arc<S>>) -> (StatusCode, String) {
     match shown.health() {
         Ok(how) => (StatusCode::OK, format!("{how}\n")),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),

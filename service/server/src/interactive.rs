@@ -19,7 +19,7 @@ use crate::numbered::Standing;
 use crate::ordered::{self, Outcome};
 use crate::retries::Retry;
 use crate::ticket::Ticket;
-use crate::within::{Alarm, Cut, within};
+use crate::within::{Alarm, NoOutput, within};
 use crate::worker;
 
 /// A step on the way to its transaction, or a page request on the way to its scan.
@@ -176,8 +176,8 @@ impl Held {
                     }
                 }
                 Ok(Err(failure)) => failure,
-                Err(Cut::Panicked) => Failure::Panicked,
-                Err(Cut::Late) => {
+                Err(NoOutput::Panicked) => Failure::Panicked,
+                Err(NoOutput::Late) => {
                     let limit_ms = node.limits.hold.as_millis() as u32;
                     Failure::HeldTooLong { limit_ms }
                 }

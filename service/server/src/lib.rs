@@ -12,28 +12,27 @@
 //!
 //! # Ownership
 //! The server's thread owns the listening sockets (`server`), connections that are not admitted yet
-//! (`hall`), and clients within TLS. A client outside TLS belongs to one coordinator, and the
-//! coordinator's thread reads and writes the socket (`connection`). A coordinator's *workers* take
-//! requests from the coordinator's queue (`queue`, `worker`) and answer by a `ticket`; a ticket is
-//! answered exactly once, also when a job is dropped. Records of calls with an id live in the
-//! cluster (`calls`). Tables are created by a separate thread (`clerk`). Every counter belongs to
-//! one thread (`counters`); a scrape adds the counters up (`metrics`), in the format that the
-//! scraper asks for (`exposition`, `http`). A process without a server shows its figures by
-//! [`Metrics`].
+//! (`shared_guests`), and clients within TLS. A client outside TLS belongs to one coordinator, and
+//! the coordinator's thread reads and writes the socket (`connection`). A coordinator's *workers*
+//! take requests from the coordinator's queue (`queue`, `worker`) and answer by a `ticket`; a
+//! ticket is answered exactly once, also when a job is dropped. Records of calls with an id live in
+//! the cluster (`calls`). Tables are created by a separate thread (`table_admin`). Every counter
+//! belongs to one thread (`counters`); a scrape adds the counters up (`metrics`), in the format
+//! that the scraper asks for (`exposition`, `http`). A process without a server shows its figures
+//! by [`Metrics`].
 
 #![forbid(unsafe_code)]
 
 mod call_time;
 mod calls;
-mod clerk;
 mod config;
 mod connection;
 mod counters;
 mod exposition;
 mod failure;
-mod hall;
 mod http;
 mod interactive;
+mod log_limiter;
 mod metrics;
 mod node;
 mod numbered;
@@ -43,8 +42,9 @@ mod registry;
 mod retries;
 mod scans;
 mod server;
+mod shared_guests;
 mod shown;
-mod sparing;
+mod table_admin;
 mod ticket;
 mod within;
 mod worker;

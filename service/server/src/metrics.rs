@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lotus::{CoordinatorFigures, Hits, MemoryStanding, MemoryStatus, NodeFigures, Seat};
+use lotus::{CoordinatorFigures, CoordinatorId, Hits, MemoryStanding, MemoryStatus, NodeFigures};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -25,8 +25,10 @@ use crate::node::NodeServer;
 pub(crate) async fn gather(node: Arc<NodeServer>) -> Registry {
     let mut coordinators = CoordinatorFigures::default();
     for thread in 0..node.queues.len() {
-        let seat = Seat { compute_node: node.index, thread };
-        let Ok(figures) = node.cluster().coordinator_figures(seat).await else { continue };
+        let coordinator_id = CoordinatorId { compute_node: node.index, thread };
+        let Ok(figures) = node.cluster().coordinator_figures(coordinator_id).await else {
+            continue;
+        };
         coordinators.verbs += &figures.verbs;
         coordinators.caches += figures.caches;
         coordinators.begun += figures.begun;
@@ -218,13 +220,19 @@ impl Scrape {
         let help = "Bytes at which connections wait that hold more than a little of them";
         gauge(encoder, "client_bytes_limit", help, limit as i64)?;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let doors = [
-            ("admitted", load(&node.doors.admitted)),
-            ("refused", load(&node.doors.refused)),
-            ("turned_away", load(&node.doors.turned_away)),
-            ("misbehaved", load(&node.doors.misbehaved)),
+        let connection_counters = [
+            ("admitted", load(&node.connection_counters.admitted)),
+            ("refused", load(&node.connection_counters.refused)),
+            ("turned_away", load(&node.connection_counters.turned_away)),
+            ("misbehaved", load(&node.connection_counters.misbehaved)),
         ];
-        counters(encoder, "clients", "Connections, by what became of them", "fate", &doors)
+        counters(
+            encoder,
+            "clients",
+            "Connections, by what became of them",
+            "fate",
+            &connection_counters,
+        )
     }
 }
 

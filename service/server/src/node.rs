@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use lotus::{
-    Cluster, Machines, MemoryStanding, MemoryStatus, Seat, Session, ShardId, Submitted, TableId,
+    Cluster, CoordinatorId, Machines, MemoryStanding, MemoryStatus, Session, ShardId, Submitted,
+    TableId,
 };
 use lotus_fabric::env::{Env, Nanos};
 use lotus_protocol::frame;
@@ -15,18 +16,18 @@ use lotus_protocol::messages::{self, Answer, Directory, Failure, NameSecret, Own
 
 use crate::call_time::CallTime;
 use crate::calls;
-use crate::clerk::Clerk;
 use crate::config::{CallRecords, Limits};
 use crate::connection::Origin;
 use crate::counters::Counters;
 use crate::exposition::{Gauge, Process};
-use crate::http::{Gathering, Shown};
+use crate::http::{Gathering, MetricsSource};
+use crate::log_limiter::LogLimiter;
 use crate::metrics;
 use crate::queue::Queue;
 use crate::registry::Registry;
-use crate::sparing::Sparing;
+use crate::table_admin::TableAdmin;
 use crate::ticket::Peer;
-use crate::worker::{self, Errand};
+use crate::worker::{self, WorkerTask};
 
 /// Interval at which a stopping server checks whether connections have ended.
 const LOOK: Duration = Duration::from_millis(2);
@@ -55,9 +56,9 @@ pub(crate) struct NodeServer {
     pub(crate) calls: TableId,
     pub(crate) call_time: CallTime,
     /// Creates and drops tables for clients; `None` if clients may do neither.
-    pub(crate) clerk: Option<Clerk>,
+    pub(crate) table_admin: Option<TableAdmin>,
     /// Queue and counters of each coordinator.
-    pub(crate) queues: Vec<Queue<Errand>>,
+    pub(crate) queues: Vec<Queue<WorkerTask>>,
     pub(crate) counters: Vec<Counters>,
     /// Open interactive transactions by coordinator, and the limit per coordinator.
     interactive: Vec<AtomicUsize>,
@@ -71,14 +72,14 @@ pub(crate) struct NodeServer {
     /// Budget of the connections of each coordinator.
     pub(crate) budgets: Vec<Arc<Budget>>,
     /// The last directories sent, to clients elsewhere and to clients on this host.
-    told: [Mutex<Option<Told>>; 2],
-    pub(crate) doors: Doors,
+    told: [Mutex<Option<EncodedDirectory>>; 2],
+    pub(crate) connection_counters: ConnectionCounters,
     /// Limits log lines about refused or closed clients.
-    pub(crate) complaints: Sparing,
+    pub(crate) complaints: LogLimiter,
 }
 
 /// An encoded directory.
-struct Told {
+struct EncodedDirectory {
     made: Nanos,
     /// The cluster's tables when the directory was made.
     tables: Vec<TableId>,
@@ -87,7 +88,7 @@ struct Told {
 
 /// Counters of connections.
 #[derive(Debug, Default)]
-pub(crate) struct Doors {
+pub(crate) struct ConnectionCounters {
     /// Admitted clients.
     pub(crate) admitted: AtomicU64,
     /// Clients refused by this side.
@@ -107,7 +108,7 @@ pub(crate) struct Parts {
     pub(crate) limits: Limits,
     pub(crate) call_records: CallRecords,
     pub(crate) calls: TableId,
-    pub(crate) clerk: Option<Clerk>,
+    pub(crate) table_admin: Option<TableAdmin>,
     pub(crate) interactive_limit: usize,
     pub(crate) addresses: Vec<String>,
     pub(crate) local_addresses: Vec<String>,
@@ -124,7 +125,7 @@ impl NodeServer {
             call_records: parts.call_records,
             calls: parts.calls,
             call_time: CallTime::new(parts.call_records.retention),
-            clerk: parts.clerk,
+            table_admin: parts.table_admin,
             queues: (0..threads).map(|_| Queue::new()).collect(),
             counters: (0..threads).map(|_| Counters::new(parts.registry.all().len())).collect(),
             registry: parts.registry,
@@ -140,8 +141,8 @@ impl NodeServer {
                 .map(|_| Arc::new(Budget::new(parts.limits.held_in_all_bytes / threads)))
                 .collect(),
             told: [const { Mutex::new(None) }; 2],
-            doors: Doors::default(),
-            complaints: Sparing::default(),
+            connection_counters: ConnectionCounters::default(),
+            complaints: LogLimiter::default(),
         })
     }
 
@@ -153,11 +154,11 @@ impl NodeServer {
     /// Puts `workers` workers on each coordinator.
     pub(crate) fn start_workers(self: &Arc<Self>, workers: usize) {
         for thread in 0..self.queues.len() {
-            let crew = Arc::new(Crew { node: Arc::clone(self), thread });
+            let group = Arc::new(WorkerGroup { node: Arc::clone(self), thread });
             for _ in 0..workers {
-                let crew = Arc::clone(&crew);
+                let group = Arc::clone(&group);
                 self.submit(thread, |session| async move {
-                    worker::work(Arc::clone(&crew.node), crew.thread, session).await;
+                    worker::work(Arc::clone(&group.node), group.thread, session).await;
                 });
             }
         }
@@ -170,8 +171,8 @@ impl NodeServer {
         thread: usize,
         job: impl FnOnce(Session) -> F + Send + 'static,
     ) {
-        let seat = Seat { compute_node: self.index, thread };
-        let _: Submitted<()> = self.cluster().submit(seat, |session| async move {
+        let coordinator_id = CoordinatorId { compute_node: self.index, thread };
+        let _: Submitted<()> = self.cluster().submit(coordinator_id, |session| async move {
             job(session).await;
             Ok(())
         });
@@ -180,7 +181,9 @@ impl NodeServer {
     /// Whether a transaction's code holds up a coordinator of this node, and has for a while.
     fn is_held_up(&self) -> bool {
         let held_up = self.cluster().held_up();
-        held_up.iter().any(|one| one.seat.compute_node == self.index && one.since >= HELD_UP)
+        held_up
+            .iter()
+            .any(|one| one.coordinator_id.compute_node == self.index && one.since >= HELD_UP)
     }
 
     /// Returns the directory for a client of this origin.
@@ -229,7 +232,7 @@ impl NodeServer {
         let mut answer = Vec::new();
         frame::write(&mut answer, &Answer::Directory(self.directory(client)));
         let answer: Arc<[u8]> = answer.into();
-        *told = Some(Told { made: now, tables, answer: Arc::clone(&answer) });
+        *told = Some(EncodedDirectory { made: now, tables, answer: Arc::clone(&answer) });
         answer
     }
 
@@ -314,7 +317,7 @@ impl NodeServer {
     /// connections.
     pub(crate) async fn drain(&self, patience: Duration) {
         self.draining.store(true, Ordering::Relaxed);
-        self.clerk.iter().for_each(Clerk::close);
+        self.table_admin.iter().for_each(TableAdmin::close);
         let deadline = self.env.now().after(patience);
         let is_busy = || {
             let answers = self.peers().values().any(|peer| peer.in_flight() > 0);
@@ -344,7 +347,7 @@ impl NodeServer {
     }
 }
 
-impl Shown for NodeServer {
+impl MetricsSource for NodeServer {
     fn name(&self) -> String {
         format!("cn-{}", self.index)
     }
@@ -377,12 +380,12 @@ impl Shown for NodeServer {
 
 /// The workers of one coordinator. When the last worker is gone, the coordinator's queue is
 /// abandoned.
-struct Crew {
+struct WorkerGroup {
     node: Arc<NodeServer>,
     thread: usize,
 }
 
-impl Drop for Crew {
+impl Drop for WorkerGroup {
     fn drop(&mut self) {
         self.node.queues[self.thread].abandon();
     }

@@ -25,14 +25,14 @@ use tokio::task::JoinSet;
 
 use crate::call_time;
 use crate::calls;
-use crate::clerk::{Clerk, Rights};
 use crate::config::{CallRecords, Config, LocalDoor, StartError};
-use crate::connection::{self, Newcomer, Origin, Presence, Turned, add};
-use crate::hall::{GuestPlace, Hall, Received};
+use crate::connection::{self, AdmittedClient, ClientRegistration, Origin, Turned, add};
 use crate::http;
 use crate::node::{NodeServer, Parts};
 use crate::registry::Registry;
-use crate::worker::Errand;
+use crate::shared_guests::{GuestPlace, Received, SharedGuests};
+use crate::table_admin::{Rights, TableAdmin};
+use crate::worker::WorkerTask;
 
 /// Time limit for connections to end once they are closed.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl Server {
         config: Config,
     ) -> Result<Self, StartError> {
         config.check(node, cluster.config())?;
-        if cluster.seats().all(|seat| seat.compute_node != node) {
+        if cluster.coordinators().all(|coordinator_id| coordinator_id.compute_node != node) {
             return Err(StartError::Elsewhere { node });
         }
         let (workers, interactive) =
@@ -90,11 +90,11 @@ impl Server {
         };
         let is_needed = rights.create || rights.drop;
         let clock = cluster.machines().outside();
-        let clerk = || Clerk::start(Arc::downgrade(&cluster), node, &clock, rights);
+        let table_admin = || TableAdmin::start(Arc::downgrade(&cluster), node, &clock, rights);
         let (calls, call_records) = records_table(&cluster, config.call_records)?;
         let shared = NodeServer::new(Parts {
             calls,
-            clerk: is_needed.then(clerk).transpose()?,
+            table_admin: is_needed.then(table_admin).transpose()?,
             cluster: Arc::clone(&cluster),
             index: node,
             registry,
@@ -119,9 +119,9 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(false);
         let security = Arc::new(config.security);
-        let doors = Doors { clients: config.listener, local, metrics: config.metrics };
+        let sockets = BoundSockets { clients: config.listener, local, metrics: config.metrics };
         let served = Arc::clone(&shared);
-        let body = move || runtime.block_on(run(served, doors, security, stopped));
+        let body = move || runtime.block_on(run(served, sockets, security, stopped));
         let thread = Env::real(0).spawn(&format!("lotus-server-{node}"), body)?;
         shared.start_workers(workers);
         tracing::info!(node, %address, workers, "serving clients");
@@ -184,7 +184,7 @@ fn records_table(
 }
 
 /// Bound sockets of the server.
-struct Doors {
+struct BoundSockets {
     clients: std::net::TcpListener,
     local: Option<std::os::unix::net::UnixListener>,
     metrics: Option<std::net::TcpListener>,
@@ -192,7 +192,7 @@ struct Doors {
 
 async fn run(
     node: Arc<NodeServer>,
-    Doors { clients, local, metrics }: Doors,
+    BoundSockets { clients, local, metrics }: BoundSockets,
     security: Arc<Security>,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -202,19 +202,19 @@ async fn run(
         tokio::spawn(http::serve(shown, listener, node.env.clone(), stopped.clone()))
     });
     let local = local.map(UnixListener::from_std).transpose();
-    let mut network = Door::new(&node);
-    let mut here = Door::new(&node);
+    let mut network = ClientPort::new(&node);
+    let mut here = ClientPort::new(&node);
     match TcpListener::from_std(clients).and_then(|clients| Ok((clients, local?))) {
         Ok((clients, local)) => {
-            let doorman = Doorman { node: &node, security, number: AtomicU64::new(0) };
+            let acceptor = Acceptor { node: &node, security, number: AtomicU64::new(0) };
             let from_here = async {
                 match local {
-                    Some(listener) => doorman.stand(&listener, &mut here).await,
+                    Some(listener) => acceptor.stand(&listener, &mut here).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = doorman.stand(&clients, &mut network) => {}
+                () = acceptor.stand(&clients, &mut network) => {}
                 () = from_here => {}
                 // An error means a dropped `Server`, with the same effect.
                 _ = stopped.wait_for(|stopped| *stopped) => {}
@@ -222,11 +222,11 @@ async fn run(
         }
         Err(error) => tracing::error!(node = node.index, %error, "the listener cannot be used"),
     }
-    [&network, &here].iter().for_each(|door| door.hall.clear());
+    [&network, &here].iter().for_each(|port| port.guests.clear());
     node.drain(node.limits.drain).await;
     let ended = async {
-        for door in [&mut network, &mut here] {
-            while door.tasks.join_next().await.is_some() {}
+        for port in [&mut network, &mut here] {
+            while port.tasks.join_next().await.is_some() {}
         }
         node.left().await;
         // A panic in the task has been reported already.
@@ -242,15 +242,15 @@ async fn run(
     tracing::info!(node = node.index, "stopped");
 }
 
-/// A door for clients, and the tasks of the clients that came through it.
-struct Door {
-    hall: Hall,
+/// A port for clients, and the tasks of the clients that came through it.
+struct ClientPort {
+    guests: SharedGuests,
     tasks: JoinSet<()>,
 }
 
-impl Door {
+impl ClientPort {
     fn new(node: &NodeServer) -> Self {
-        Self { hall: Hall::new(node.limits.guests, &node.env), tasks: JoinSet::new() }
+        Self { guests: SharedGuests::new(node.limits.guests, &node.env), tasks: JoinSet::new() }
     }
 }
 
@@ -273,15 +273,15 @@ impl Listener for UnixListener {
 }
 
 /// Accepts clients, and admits them within the limit of guests.
-struct Doorman<'n> {
+struct Acceptor<'n> {
     node: &'n Arc<NodeServer>,
     security: Arc<Security>,
-    /// Number of the last connection, at any door.
+    /// Number of the last connection, at any port.
     number: AtomicU64,
 }
 
-impl Doorman<'_> {
-    async fn stand(&self, listener: &impl Listener, door: &mut Door) {
+impl Acceptor<'_> {
+    async fn stand(&self, listener: &impl Listener, port: &mut ClientPort) {
         let node = self.node;
         let mut lines = Lines::default();
         let accept = || async {
@@ -289,8 +289,8 @@ impl Doorman<'_> {
             Ok((client.source(), (arrival, client)))
         };
         loop {
-            while door.tasks.try_join_next().is_some() {}
-            let ((arrival, client), place) = match door.hall.receive(&mut lines, accept).await {
+            while port.tasks.try_join_next().is_some() {}
+            let ((arrival, client), place) = match port.guests.receive(&mut lines, accept).await {
                 Ok(Received::Guest { newcomer, place, in_anothers }) => {
                     if in_anothers {
                         note_crowd(node, newcomer.1, GAVE_WAY);
@@ -314,8 +314,8 @@ impl Doorman<'_> {
             let security = Arc::clone(&self.security);
             let guest = place.id;
             let served = receive(Arc::clone(node), security, arrival, client, number, place);
-            let task = door.tasks.spawn(served);
-            door.hall.serve(guest, task);
+            let task = port.tasks.spawn(served);
+            port.guests.serve(guest, task);
         }
     }
 }
@@ -323,7 +323,7 @@ impl Doorman<'_> {
 /// Counts and logs a connection that was closed because there were too many, with the message
 /// `what`; `client` is the closed connection, or the connection that took the place.
 fn note_crowd(node: &NodeServer, client: Origin, what: &str) {
-    add(&node.doors.turned_away);
+    add(&node.connection_counters.turned_away);
     if let Some(kept_back) = node.complaints.may_say("guests", node.env.now()) {
         let node = node.index;
         tracing::warn!(node, %client, kept_back, "{what}");
@@ -396,19 +396,19 @@ async fn receive(
     };
     drop(place);
     let home = number as usize % node.queues.len();
-    let presence = Presence::enter(&node, number, client, home);
+    let registration = ClientRegistration::enter(&node, number, client, home);
     let socket = match stream {
         Stream::Plain(socket) => socket.into_std().map(OwnedFd::from),
         Stream::Local(socket) => socket.into_std().map(OwnedFd::from),
         Stream::Sealed(_) => {
-            return connection::serve(&mut stream, incoming, &presence, home).await;
+            return connection::serve(&mut stream, incoming, &registration, home).await;
         }
     };
     match socket {
         Ok(stream) => {
-            let newcomer = Box::new(Newcomer { stream, incoming, presence });
+            let newcomer = Box::new(AdmittedClient { stream, incoming, registration });
             // If the coordinator has no worker left, the push closes the connection.
-            node.queues[home].push_all(&mut vec![Errand::Attend(newcomer)]);
+            node.queues[home].push_all(&mut vec![WorkerTask::Attend(newcomer)]);
         }
         Err(error) => tracing::debug!(node = node.index, %client, %error, "gone already"),
     }

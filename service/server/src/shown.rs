@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::exposition::{self, Gauge, Process};
-use crate::http::{self, Gathering, Shown};
+use crate::http::{self, Gathering, MetricsSource};
 
 /// Serves `/metrics` and `/health` on a separate thread. Dropping the value stops the thread.
 #[must_use = "metrics that are dropped are not shown"]
@@ -76,7 +76,7 @@ struct Figures {
     health: Health,
 }
 
-impl Shown for Figures {
+impl MetricsSource for Figures {
     fn name(&self) -> String {
         self.node.clone()
     }

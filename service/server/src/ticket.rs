@@ -157,7 +157,7 @@ mod tests {
     use std::time::Duration;
 
     use lotus_protocol::frame::Incoming;
-    use lotus_protocol::link::{self, Bounds, Patience, Receiver, Wire};
+    use lotus_protocol::link::{self, Bounds, MinimumProgress, Receiver, Wire};
     use lotus_protocol::messages::Garbage;
 
     fn peer(budget: &Arc<Budget>) -> Arc<Peer> {
@@ -240,7 +240,7 @@ mod tests {
         let ticket = Ticket::new(&peer, 1, 10);
         let seen = Arc::new(Seen(Arc::clone(&peer), Mutex::default()));
         let (mut wire, mut incoming, mut desk) = (Quiet, Incoming::new(100), Quiet);
-        let patience = Patience { interval: Duration::from_secs(1), bytes: 1 };
+        let patience = MinimumProgress { interval: Duration::from_secs(1), bytes: 1 };
         let bounds = Bounds { frame_bytes: 100, patience };
         let mut serve = pin!(link::run(&mut wire, &peer.outbox, &mut incoming, &mut desk, bounds));
         let waker = Waker::from(Arc::clone(&seen));

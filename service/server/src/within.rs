@@ -14,7 +14,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Reason for a missing output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Cut {
+pub(crate) enum NoOutput {
     /// The deadline has passed.
     Late,
     /// The code panicked.
@@ -69,12 +69,12 @@ pub(crate) async fn within<T>(
     alarm: &mut Alarm,
     deadline: Nanos,
     code: impl Future<Output = T>,
-) -> Result<T, Cut> {
+) -> Result<T, NoOutput> {
     let mut code = pin!(code);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| code.as_mut().poll(cx))) {
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-        Err(_) => Poll::Ready(Err(Cut::Panicked)),
-        Ok(Poll::Pending) if alarm.poll_late(deadline) => Poll::Ready(Err(Cut::Late)),
+        Err(_) => Poll::Ready(Err(NoOutput::Panicked)),
+        Ok(Poll::Pending) if alarm.poll_late(deadline) => Poll::Ready(Err(NoOutput::Late)),
         Ok(Poll::Pending) => Poll::Pending,
     })
     .await

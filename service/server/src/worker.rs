@@ -6,17 +6,19 @@ use std::time::Duration;
 use lotus::{
     Abort, Isolation, Nanos, Receipt, Session, SessionView, TableId, Transaction, TxnError,
 };
-use lotus_protocol::messages::{Answer, Bytes, CallId, Failure, Kind, RESULT_BYTES, Room};
+use lotus_protocol::messages::{
+    Answer, Bytes, CallId, Failure, Kind, RESULT_BYTES, ScarceResource,
+};
 
 use crate::call_time::{self, Stamp, TimeTurn};
 use crate::calls::{self, Entry, Full, Memory};
-use crate::connection::{Newcomer, Origin, attend};
+use crate::connection::{AdmittedClient, Origin, attend};
 use crate::counters::{Counters, Ending};
 use crate::failure;
 use crate::node::NodeServer;
 use crate::registry::{Stop, Stored};
 use crate::ticket::Ticket;
-use crate::within::{Alarm, Cut, sheltered, within};
+use crate::within::{Alarm, NoOutput, sheltered, within};
 
 /// Longest wait of a directory for tables created on other nodes.
 const LEARNING: Duration = Duration::from_secs(1);
@@ -25,10 +27,10 @@ const LEARNING: Duration = Duration::from_secs(1);
 const KEEPING_TIME: Duration = Duration::from_secs(1);
 
 /// An entry of a worker's queue.
-pub(crate) enum Errand {
+pub(crate) enum WorkerTask {
     Serve(Request),
     /// A connection to be served on the worker's thread.
-    Attend(Box<Newcomer>),
+    Attend(Box<AdmittedClient>),
     /// A client that asks for the directory.
     Tell {
         ticket: Ticket,
@@ -64,20 +66,20 @@ pub(crate) async fn work(node: Arc<NodeServer>, thread: usize, session: Session)
     let alarm = Alarm::new(session.view());
     let counters = &node.counters[thread];
     let mut worker = Worker { node: &node, counters, session, alarm, result: Vec::new() };
-    while let Some(errand) = node.queues[thread].pop().await {
-        match errand {
-            Errand::Serve(request) => worker.serve(request).await,
-            Errand::Attend(newcomer) => {
+    while let Some(task) = node.queues[thread].pop().await {
+        match task {
+            WorkerTask::Serve(request) => worker.serve(request).await,
+            WorkerTask::Attend(newcomer) => {
                 let view = worker.session.view();
                 let executor = view.executor();
                 executor.spawn(sheltered(attend(*newcomer, thread, executor.clone())));
             }
-            Errand::Tell { ticket, client } => {
+            WorkerTask::Tell { ticket, client } => {
                 let view = worker.session.view();
                 let told = tell(Arc::clone(&node), view.clone(), ticket, client);
                 view.executor().spawn(sheltered(told));
             }
-            Errand::KeepTime(part) => {
+            WorkerTask::KeepTime(part) => {
                 let deadline = worker.session.now().after(KEEPING_TIME);
                 let kept = call_time::keep(worker.node, &mut worker.session, part);
                 // Without this turn ids are remembered for longer; the next turn may succeed.
@@ -185,7 +187,7 @@ impl Worker<'_> {
         // Converted to a failure only if no attempt follows.
         let mut last = None;
         if !ticket.may_be_answered() {
-            return Err(Miss::Failed(Failure::Busy(Room::Answers)));
+            return Err(Miss::Failed(Failure::Busy(ScarceResource::Answers)));
         }
         loop {
             // Also before the first attempt: a call that has waited too long is not begun.
@@ -246,11 +248,11 @@ impl Worker<'_> {
         };
         let (txn, done) = match within(alarm, deadline, run).await {
             Ok(run) => run?,
-            Err(Cut::Late) => {
+            Err(NoOutput::Late) => {
                 node.check_memory().map_err(Miss::Failed)?;
                 return Err(Miss::Failed(Failure::Timeout));
             }
-            Err(Cut::Panicked) => return Err(Miss::Failed(Failure::Panicked)),
+            Err(NoOutput::Panicked) => return Err(Miss::Failed(Failure::Panicked)),
         };
         match done {
             Prepared::Recalled(attempt) => Ok(attempt),
@@ -377,7 +379,7 @@ impl CallRecord {
         let row = calls::remember(self.row(txn), entry, expired_ms, self.row_bytes);
         let row = row.map_err(|full| {
             Miss::Failed(match full {
-                Full::ForNow => Failure::Busy(Room::CallIds),
+                Full::ForNow => Failure::Busy(ScarceResource::CallIds),
                 Full::ForEver => {
                     let limit = calls::room_for_results(self.row_bytes);
                     Failure::Result(format!("a record of a call has at most {limit} bytes"))

@@ -49,7 +49,9 @@ use access::Rows;
 pub use paths::Paths;
 use population::Population;
 use request::TpccProfile;
-pub use request::{NewOrder, Ordered, Payment, Terminals, TpccRequest, Whom, Wish};
+pub use request::{
+    CustomerSelector, NewOrder, Ordered, Payment, RequestParameters, Terminals, TpccRequest,
+};
 use scale::Table;
 pub use scale::{Critical, DISTRICTS, LAST_NAMES, MAX_LINES, Scale};
 
@@ -168,15 +170,22 @@ impl Workload for Tpcc {
     #[inline]
     fn first_record(&self, request: &TpccRequest) -> (TableId, PrimaryKey) {
         let (table, key) = match request.0 {
-            Wish::NewOrder(order) => (Table::Customer, self.scale.customer_key(order.customer)),
-            Wish::Payment(payment) => (Table::District, Scale::district_key(payment.district)),
-            Wish::OrderStatus(Whom::Number(customer)) => {
+            RequestParameters::NewOrder(order) => {
+                (Table::Customer, self.scale.customer_key(order.customer))
+            }
+            RequestParameters::Payment(payment) => {
+                (Table::District, Scale::district_key(payment.district))
+            }
+            RequestParameters::OrderStatus(CustomerSelector::Number(customer)) => {
                 (Table::Customer, self.scale.customer_key(customer))
             }
-            Wish::OrderStatus(Whom::Name { district, .. }) | Wish::StockLevel { district, .. } => {
+            RequestParameters::OrderStatus(CustomerSelector::Name { district, .. })
+            | RequestParameters::StockLevel { district, .. } => {
                 (Table::District, Scale::district_key(district))
             }
-            Wish::Delivery { warehouse, .. } => (Table::Warehouse, Scale::warehouse_key(warehouse)),
+            RequestParameters::Delivery { warehouse, .. } => {
+                (Table::Warehouse, Scale::warehouse_key(warehouse))
+            }
         };
         (self.tables[table as usize], key)
     }
@@ -185,11 +194,13 @@ impl Workload for Tpcc {
     async fn attempt<T: Txn>(&self, txn: &mut T, request: &TpccRequest) -> Result<i64, TxnError> {
         let mut rows = Rows { tpcc: self, txn };
         match &request.0 {
-            Wish::NewOrder(wish) => rows.new_order(wish).await,
-            Wish::Payment(wish) => rows.payment(wish).await,
-            Wish::OrderStatus(whom) => rows.order_status(*whom).await.map(|()| 0),
-            Wish::Delivery { warehouse, carrier } => rows.delivery(*warehouse, *carrier).await,
-            Wish::StockLevel { district, threshold } => {
+            RequestParameters::NewOrder(wish) => rows.new_order(wish).await,
+            RequestParameters::Payment(wish) => rows.payment(wish).await,
+            RequestParameters::OrderStatus(whom) => rows.order_status(*whom).await.map(|()| 0),
+            RequestParameters::Delivery { warehouse, carrier } => {
+                rows.delivery(*warehouse, *carrier).await
+            }
+            RequestParameters::StockLevel { district, threshold } => {
                 rows.stock_level(*district, *threshold).await.map(|_low| 0)
             }
         }

@@ -1,13 +1,13 @@
 //! OrderStatus (clause 2.6): a customer's balance, and the latest order with its lines.
 
 use super::access::{Rows, TypedRow};
-use super::request::Whom;
+use super::request::CustomerSelector;
 use super::rows::{Customer, Order, OrderLine};
 use super::scale::{MAX_LINES, Scale};
 use crate::contract::engine::{Txn, TxnError};
 
 impl<T: Txn> Rows<'_, T> {
-    pub(super) async fn order_status(&mut self, whom: Whom) -> Result<(), TxnError> {
+    pub(super) async fn order_status(&mut self, whom: CustomerSelector) -> Result<(), TxnError> {
         let scale = self.tpcc.scale;
         let id = self.find_customer(whom).await?;
         let district = scale.district_of(id);

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use super::access::Rows;
-use super::request::{Payment, Whom};
+use super::request::{CustomerSelector, Payment};
 use super::rows::{CUSTOMER_DATA, Customer, District, History, Warehouse};
 use super::scale::Scale;
 use crate::contract::engine::{Txn, TxnError};
@@ -41,10 +41,10 @@ impl<T: Txn> Rows<'_, T> {
     }
 
     /// Number of the customer that a request names; looked up if the request gives the last name.
-    pub(super) async fn find_customer(&mut self, whom: Whom) -> Result<u32, TxnError> {
+    pub(super) async fn find_customer(&mut self, whom: CustomerSelector) -> Result<u32, TxnError> {
         match whom {
-            Whom::Number(customer) => Ok(customer),
-            Whom::Name { district, name } => self.middle_of_name(district, name).await,
+            CustomerSelector::Number(customer) => Ok(customer),
+            CustomerSelector::Name { district, name } => self.middle_of_name(district, name).await,
         }
     }
 }

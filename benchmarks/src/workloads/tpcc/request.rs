@@ -37,29 +37,29 @@ const PAYMENT: RangeInclusive<i64> = 100..=500_000;
 
 /// A transaction with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct TpccRequest(pub Wish);
+pub struct TpccRequest(pub RequestParameters);
 
 impl TpccRequest {
     pub(super) fn kind(&self) -> TpccProfile {
         match self.0 {
-            Wish::NewOrder(_) => TpccProfile::NewOrder,
-            Wish::Payment(_) => TpccProfile::Payment,
-            Wish::OrderStatus(_) => TpccProfile::OrderStatus,
-            Wish::Delivery { .. } => TpccProfile::Delivery,
-            Wish::StockLevel { .. } => TpccProfile::StockLevel,
+            RequestParameters::NewOrder(_) => TpccProfile::NewOrder,
+            RequestParameters::Payment(_) => TpccProfile::Payment,
+            RequestParameters::OrderStatus(_) => TpccProfile::OrderStatus,
+            RequestParameters::Delivery { .. } => TpccProfile::Delivery,
+            RequestParameters::StockLevel { .. } => TpccProfile::StockLevel,
         }
     }
 }
 
 /// A request with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Wish {
+pub enum RequestParameters {
     /// A new order.
     NewOrder(NewOrder),
     /// A payment.
     Payment(Payment),
     /// A question about a customer's last order.
-    OrderStatus(Whom),
+    OrderStatus(CustomerSelector),
     /// Delivery of the oldest orders of a warehouse.
     Delivery {
         /// The warehouse.
@@ -115,14 +115,14 @@ pub struct Payment {
     /// The district that receives the payment.
     pub district: u32,
     /// The customer who pays.
-    pub whom: Whom,
+    pub whom: CustomerSelector,
     /// Amount in cents.
     pub(super) amount: i64,
 }
 
 /// Identification of a request's customer.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Whom {
+pub enum CustomerSelector {
     /// The customer with this number.
     Number(u32),
     /// The middle customer, by first name, among the customers with this last name.
@@ -173,14 +173,18 @@ impl Terminals {
         });
         let (kind, _) = drawn.expect("the mix adds up to a hundred");
         TpccRequest(match kind {
-            TpccProfile::NewOrder => Wish::NewOrder(self.new_order(rng, warehouse, district)),
-            TpccProfile::Payment => Wish::Payment(self.payment(rng, warehouse, district)),
-            TpccProfile::OrderStatus => Wish::OrderStatus(self.whom(rng, district)),
+            TpccProfile::NewOrder => {
+                RequestParameters::NewOrder(self.new_order(rng, warehouse, district))
+            }
+            TpccProfile::Payment => {
+                RequestParameters::Payment(self.payment(rng, warehouse, district))
+            }
+            TpccProfile::OrderStatus => RequestParameters::OrderStatus(self.whom(rng, district)),
             TpccProfile::Delivery => {
-                Wish::Delivery { warehouse, carrier: rng.random_range(1..=10) }
+                RequestParameters::Delivery { warehouse, carrier: rng.random_range(1..=10) }
             }
             TpccProfile::StockLevel => {
-                Wish::StockLevel { district, threshold: rng.random_range(10..=20) }
+                RequestParameters::StockLevel { district, threshold: rng.random_range(10..=20) }
             }
         })
     }
@@ -215,11 +219,11 @@ impl Terminals {
         Payment { district, whom: self.whom(rng, home), amount }
     }
 
-    fn whom(&self, rng: &mut SmallRng, district: u32) -> Whom {
+    fn whom(&self, rng: &mut SmallRng, district: u32) -> CustomerSelector {
         if rng.random_range(1..=100) <= 60 {
-            Whom::Name { district, name: self.last_name.draw(rng) }
+            CustomerSelector::Name { district, name: self.last_name.draw(rng) }
         } else {
-            Whom::Number(self.customer_of(rng, district))
+            CustomerSelector::Number(self.customer_of(rng, district))
         }
     }
 
@@ -242,7 +246,7 @@ mod tests {
 
     const DRAWS: u32 = 100_000;
 
-    fn draws(scale: Scale) -> impl Iterator<Item = Wish> {
+    fn draws(scale: Scale) -> impl Iterator<Item = RequestParameters> {
         let terminals = Terminals::new(scale, 1);
         let mut rng = SmallRng::seed_from_u64(2);
         (0..DRAWS).map(move |_| terminals.draw(&mut rng).0)
@@ -270,7 +274,7 @@ mod tests {
         let scale = Scale { warehouses: 7, customers: 50, items: 400 };
         let (mut orders, mut wrong, mut lines, mut remote) = (0, 0, 0, 0);
         for wish in draws(scale) {
-            let Wish::NewOrder(order) = wish else { continue };
+            let RequestParameters::NewOrder(order) = wish else { continue };
             assert!((5..=15).contains(&order.lines().len()));
             let home = Scale::warehouse_of(scale.district_of(order.customer));
             assert!(home < scale.warehouses);
@@ -294,11 +298,11 @@ mod tests {
             let scale = Scale { warehouses, customers: 50, items: 400 };
             let (mut payments, mut by_name, mut remote) = (0, 0, 0);
             for wish in draws(scale) {
-                let Wish::Payment(payment) = wish else { continue };
+                let RequestParameters::Payment(payment) = wish else { continue };
                 assert!(PAYMENT.contains(&payment.amount));
                 let home = match payment.whom {
-                    Whom::Number(customer) => scale.district_of(customer),
-                    Whom::Name { district, name } => {
+                    CustomerSelector::Number(customer) => scale.district_of(customer),
+                    CustomerSelector::Name { district, name } => {
                         by_name += 1;
                         assert!(name < 50);
                         district

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use super::request::{NewOrder, Ordered, Payment, TpccRequest, Whom, Wish};
+use super::request::{
+    CustomerSelector, NewOrder, Ordered, Payment, RequestParameters, TpccRequest,
+};
 use super::rows::{self, Record, postings};
 use super::scale::{DISTRICTS, Scale, Table};
 use super::{Critical, Paths, Tpcc, audit};
@@ -44,7 +46,7 @@ impl Company {
     }
 
     /// Runs one transaction and, if it commits, adds its effect.
-    fn run(&mut self, wish: Wish) -> Result<i64, TxnError> {
+    fn run(&mut self, wish: RequestParameters) -> Result<i64, TxnError> {
         let tpcc = Arc::clone(&self.tpcc);
         let task = move |_seat, host: <Reference as Deployment>::Host| {
             let tpcc = Arc::clone(&tpcc);
@@ -127,8 +129,8 @@ fn line(item: u32, supplier: u32, quantity: u8) -> Ordered {
     Ordered { item, supplier, quantity }
 }
 
-fn order(customer: u32, lines: &[Ordered]) -> Wish {
-    Wish::NewOrder(NewOrder::of(customer, lines))
+fn order(customer: u32, lines: &[Ordered]) -> RequestParameters {
+    RequestParameters::NewOrder(NewOrder::of(customer, lines))
 }
 
 /// A customer of the fourth district, which belongs to the first warehouse.
@@ -203,9 +205,9 @@ fn a_payment_goes_to_all_who_are_owed_it() {
         sorted.sort_by_key(|row| (row.first, row.id.get()));
         sorted.iter().for_each(|row| postings::push(&mut list, row.id.get()));
         let middle = postings::middle(&list).expect("somebody has the name");
-        let whom = Whom::Name { district: DISTRICT, name: 4 };
+        let whom = CustomerSelector::Name { district: DISTRICT, name: 4 };
         assert_eq!(
-            company.run(Wish::Payment(Payment { district: 12, whom, amount: 777 })),
+            company.run(RequestParameters::Payment(Payment { district: 12, whom, amount: 777 })),
             Ok(777)
         );
 
@@ -232,8 +234,8 @@ fn bad_credit_is_noted_and_good_is_not() {
     let of = |credit: &[u8; 2]| *before.iter().find(|row| &row.credit == credit).expect("some");
     for (before, noted) in [(of(b"GC"), false), (of(b"BC"), true)] {
         let (id, district) = (before.id.get(), 5);
-        let pay = Payment { district, whom: Whom::Number(id), amount: 100 };
-        assert_eq!(company.run(Wish::Payment(pay)), Ok(100));
+        let pay = Payment { district, whom: CustomerSelector::Number(id), amount: 100 };
+        assert_eq!(company.run(RequestParameters::Payment(pay)), Ok(100));
         let after = company.one::<rows::Customer>(|row| row.id.get() == id);
         let note = format!("{id} 5 100|");
         assert_eq!(after.data.starts_with(note.as_bytes()), noted);
@@ -247,8 +249,11 @@ fn an_order_s_status_is_that_of_the_latest() {
     for paths in BOTH {
         let mut company = Company::new(paths);
         assert_eq!(company.run(order(CUSTOMER, &[line(1, 0, 1)])), Ok(1));
-        for whom in [Whom::Number(CUSTOMER), Whom::Name { district: DISTRICT, name: 4 }] {
-            assert_eq!(company.run(Wish::OrderStatus(whom)), Ok(0));
+        for whom in [
+            CustomerSelector::Number(CUSTOMER),
+            CustomerSelector::Name { district: DISTRICT, name: 4 },
+        ] {
+            assert_eq!(company.run(RequestParameters::OrderStatus(whom)), Ok(0));
         }
         // An access path that leads to another customer's order, or to none, is noticed.
         let customer = CUSTOMER.into();
@@ -259,7 +264,7 @@ fn an_order_s_status_is_that_of_the_latest() {
         let order = (DISTRICT, 10);
         let other = company.one::<rows::Order>(|row| (row.district.get(), row.id.get()) == order);
         assert_ne!(other.customer.get(), CUSTOMER);
-        let ended = company.run(Wish::OrderStatus(Whom::Number(CUSTOMER)));
+        let ended = company.run(RequestParameters::OrderStatus(CustomerSelector::Number(CUSTOMER)));
         assert!(matches!(ended, Err(TxnError::Fatal(_))), "{ended:?}");
     }
 }
@@ -276,7 +281,10 @@ fn deliveries_take_the_oldest_orders_until_none_are_left() {
         };
         for oldest in 8..=10 {
             let due = amount(&mut company, oldest);
-            assert_eq!(company.run(Wish::Delivery { warehouse: 0, carrier: 6 }), Ok(10));
+            assert_eq!(
+                company.run(RequestParameters::Delivery { warehouse: 0, carrier: 6 }),
+                Ok(10)
+            );
             let delivered = company
                 .one::<rows::Order>(|row| (row.district.get(), row.id.get()) == (DISTRICT, oldest));
             assert_eq!(delivered.carrier, 6);
@@ -287,7 +295,10 @@ fn deliveries_take_the_oldest_orders_until_none_are_left() {
         // Only the fourth district has an undelivered order.
         assert_eq!(company.run(order(CUSTOMER, &[line(1, 0, 1)])), Ok(1));
         for expected in [1, 0] {
-            assert_eq!(company.run(Wish::Delivery { warehouse: 0, carrier: 1 }), Ok(expected));
+            assert_eq!(
+                company.run(RequestParameters::Delivery { warehouse: 0, carrier: 1 }),
+                Ok(expected)
+            );
             assert_eq!(company.failing(audit::ORDERS_AT_ONCE), [""; 0]);
         }
         assert_eq!(company.find::<rows::NewOrder>(|row| row.district.get() < 10).len(), 0);
@@ -445,7 +456,7 @@ fn every_damage_is_noticed_by_the_checks_that_are_meant_to() {
     for (at, (paths, (expected, damage))) in of_rows.chain(of_ranges).enumerate() {
         let mut company = Company::new(paths);
         assert_eq!(company.run(order(CUSTOMER, &[line(1, 0, 4), line(2, 1, 4)])), Ok(1));
-        assert_eq!(company.run(Wish::Delivery { warehouse: 0, carrier: 1 }), Ok(10));
+        assert_eq!(company.run(RequestParameters::Delivery { warehouse: 0, carrier: 1 }), Ok(10));
         assert_eq!(company.failing(audit::ORDERS_AT_ONCE), [""; 0]);
         damage(&mut company);
         // Audit all orders at once, and in portions of a few districts.

@@ -18,7 +18,7 @@ use lotus_benchmarks::config::Routing;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::{self, BenchError, Driven, Options, Outcome, Unanswered};
-use lotus_benchmarks::lotus::{Embedded, Lapse, abort_reason, attempt_in, traced_in};
+use lotus_benchmarks::lotus::{Embedded, NoCommit, abort_reason, attempt_in, traced_in};
 use lotus_benchmarks::progress::{Phase, Progress};
 use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::{Access, Workload};
@@ -103,19 +103,19 @@ impl Aborts {
     }
 
     /// Counts the reason why an attempt did not commit, and converts the reason for the server.
-    fn explain(&self, kind: usize, lapse: Lapse) -> Abort<LoadRefusal> {
+    fn explain(&self, kind: usize, lapse: NoCommit) -> Abort<LoadRefusal> {
         match lapse {
-            Lapse::Engine(error) => {
+            NoCommit::Engine(error) => {
                 if let Some(reason) = abort_reason(&error) {
                     self.count(kind, reason);
                 }
                 Abort::Engine(error)
             }
-            Lapse::Logic => {
+            NoCommit::Logic => {
                 self.count(kind, AbortReason::Logic);
                 Abort::Application(LoadRefusal::Logic)
             }
-            Lapse::Fatal(why) => Abort::Application(LoadRefusal::Fatal(why)),
+            NoCommit::Fatal(why) => Abort::Application(LoadRefusal::Fatal(why)),
         }
     }
 

@@ -38,7 +38,7 @@ struct Step {
 /// The received value is not the result of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a transaction's operations make no sense")]
-pub struct Nonsense;
+pub struct MalformedResult;
 
 impl Traced {
     /// Result of the attempt `txn`, with its `operations`.
@@ -61,26 +61,27 @@ impl Traced {
     /// The attempt and its operations.
     ///
     /// # Errors
-    /// [`Nonsense`].
-    pub fn operations(&self) -> Result<(TxnId, Vec<Operation>), Nonsense> {
+    /// [`MalformedResult`].
+    pub fn operations(&self) -> Result<(TxnId, Vec<Operation>), MalformedResult> {
         let txn = id(self.txn)?;
         let operation = |step: &Step| {
-            let row = self.rows.get(step.row as usize).ok_or(Nonsense)?;
-            let key = PrimaryKey::try_from(&row.key[..]).map_err(|_| Nonsense)?;
+            let row = self.rows.get(step.row as usize).ok_or(MalformedResult)?;
+            let key = PrimaryKey::try_from(&row.key[..]).map_err(|_| MalformedResult)?;
             let version = match step.access {
                 Access::Read => step.writer.map(id).transpose()?,
                 Access::Write | Access::Delete => Some(txn),
             };
             Ok(Operation { access: step.access, table: TableId(row.table), key, version })
         };
-        let operations: Result<Vec<_>, Nonsense> = self.steps.iter().map(operation).collect();
+        let operations: Result<Vec<_>, MalformedResult> =
+            self.steps.iter().map(operation).collect();
         Ok((txn, operations?))
     }
 }
 
-fn id(raw: u64) -> Result<TxnId, Nonsense> {
+fn id(raw: u64) -> Result<TxnId, MalformedResult> {
     // Transaction ids have 63 bits.
-    if raw >> 63 == 0 { Ok(TxnId::from_raw(raw)) } else { Err(Nonsense) }
+    if raw >> 63 == 0 { Ok(TxnId::from_raw(raw)) } else { Err(MalformedResult) }
 }
 
 #[cfg(test)]
@@ -125,7 +126,7 @@ mod tests {
             traced(1, b"", 0, None),
             traced(1, &[7; 32], 0, None),
         ] {
-            assert_eq!(nonsense.operations(), Err(Nonsense), "{nonsense:?}");
+            assert_eq!(nonsense.operations(), Err(MalformedResult), "{nonsense:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use lotus_benchmarks::output::{Output, OutputError};
-use lotus_benchmarks::stream::{Indulgent, StandardOutput};
+use lotus_benchmarks::stream::{ClosedPipeTolerant, StandardOutput};
 use lotus_security::printable;
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub fn write_json(output: &Output, result: &impl Serialize) -> Result<(), Output
 /// Errors of the system.
 pub fn show(text: &str, data: &[&Option<Output>]) -> io::Result<()> {
     if data.contains(&&Some(Output::Stdout)) {
-        Indulgent(io::stderr()).write_all(text.as_bytes())
+        ClosedPipeTolerant(io::stderr()).write_all(text.as_bytes())
     } else {
         StandardOutput.write_all(text.as_bytes())
     }

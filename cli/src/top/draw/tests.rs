@@ -105,7 +105,7 @@ mod of_clusters {
     use super::*;
     use crate::operate::status::SERVING;
     use crate::top::model::cluster::tests::{at, busy, outline, sample, tell, view};
-    use crate::top::model::cluster::{ClusterModel, ClusterNews, Trouble};
+    use crate::top::model::cluster::{ClusterModel, ClusterNews, MetricsError};
     use crate::top::model::{Watched as _, view::ClusterView};
 
     /// A minute of a cluster that commits more and more.
@@ -132,7 +132,8 @@ mod of_clusters {
         let mut model = minute();
         let states = [SERVING, "lost", SERVING, "in recovery"];
         model.take(ClusterNews::Surveyed { at: at(60_000), outline: outline(states) });
-        let refused = || Err(Trouble::Unreachable("Connection refused (os error 111)".to_owned()));
+        let refused =
+            || Err(MetricsError::Unreachable("Connection refused (os error 111)".to_owned()));
         tell(&mut model, "cn-1", 60_000, refused());
         tell(&mut model, "mn-1", 60_000, refused());
         View::Cluster(view(&model, 60_000))

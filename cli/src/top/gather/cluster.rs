@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use lotus_fabric::env::Env;
-use lotus_node::agree::seat::authority;
+use lotus_node::agree::cluster_authority::authority;
 use lotus_node::config::file::ClusterFile;
 use lotus_node::config::name::NodeName;
 use lotus_node::host::processes::StateFolder;

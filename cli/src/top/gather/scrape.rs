@@ -10,7 +10,7 @@ use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::top::model::cluster::Trouble;
+use crate::top::model::cluster::MetricsError;
 use crate::top::parse::Sample;
 
 /// Time limit for an answer, from the address lookup to the last byte.
@@ -21,31 +21,31 @@ const LARGEST: usize = 8 << 20;
 /// Asks the node at `address`, a host and a port.
 ///
 /// # Errors
-/// [`Trouble`].
-pub async fn ask(address: &str) -> Result<Sample, Trouble> {
+/// [`MetricsError`].
+pub async fn ask(address: &str) -> Result<Sample, MetricsError> {
     let answer = tokio::time::timeout(PATIENCE, answer(address)).await;
-    let text = answer.map_err(|_| Trouble::Silent)??;
-    Sample::read(&text).map_err(Trouble::Nonsense)
+    let text = answer.map_err(|_| MetricsError::Silent)??;
+    Sample::read(&text).map_err(MetricsError::Nonsense)
 }
 
-async fn answer(address: &str) -> Result<String, Trouble> {
-    let unreachable = |error: std::io::Error| Trouble::Unreachable(error.to_string());
+async fn answer(address: &str) -> Result<String, MetricsError> {
+    let unreachable = |error: std::io::Error| MetricsError::Unreachable(error.to_string());
     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(of_http)?;
     let request = Request::get("/metrics")
         .header(header::HOST, address)
         .header(header::CONNECTION, "close")
         .body(Empty::<Bytes>::new())
-        .map_err(|error| Trouble::Unreachable(error.to_string()))?;
+        .map_err(|error| MetricsError::Unreachable(error.to_string()))?;
     let exchange = async move {
         let response = sender.send_request(request).await.map_err(of_http)?;
         if response.status() != StatusCode::OK {
-            return Err(Trouble::Nonsense(format!("it answers {}", response.status())));
+            return Err(MetricsError::Nonsense(format!("it answers {}", response.status())));
         }
         let body = Limited::new(response.into_body(), LARGEST).collect().await;
         let body = body.map_err(|error| of_body(&*error))?.to_bytes();
         String::from_utf8(body.into())
-            .map_err(|_| Trouble::Nonsense("the answer is no text".to_owned()))
+            .map_err(|_| MetricsError::Nonsense("the answer is no text".to_owned()))
     };
     // Exchange and connection are dropped together, and the socket with them.
     let (mut exchange, mut connection) = (std::pin::pin!(exchange), std::pin::pin!(connection));
@@ -60,20 +60,22 @@ async fn answer(address: &str) -> Result<String, Trouble> {
     }
 }
 
-fn of_http(error: hyper::Error) -> Trouble {
+fn of_http(error: hyper::Error) -> MetricsError {
     let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     match error.is_parse() || error.is_parse_status() || error.is_incomplete_message() {
-        true if error.is_incomplete_message() => Trouble::Nonsense("the answer is cut".to_owned()),
-        true => Trouble::Nonsense("the answer is no HTTP".to_owned()),
-        false => Trouble::Unreachable(why),
+        true if error.is_incomplete_message() => {
+            MetricsError::Nonsense("the answer is cut".to_owned())
+        }
+        true => MetricsError::Nonsense("the answer is no HTTP".to_owned()),
+        false => MetricsError::Unreachable(why),
     }
 }
 
-fn of_body(error: &(dyn Error + 'static)) -> Trouble {
+fn of_body(error: &(dyn Error + 'static)) -> MetricsError {
     if error.is::<LengthLimitError>() {
-        return Trouble::Nonsense("the answer is too long".to_owned());
+        return MetricsError::Nonsense("the answer is too long".to_owned());
     }
-    Trouble::Nonsense("the answer is cut".to_owned())
+    MetricsError::Nonsense("the answer is cut".to_owned())
 }
 
 #[cfg(test)]
@@ -87,7 +89,7 @@ mod tests {
 
     /// Outcome of asking something that answers this much, and closes the connection unless it
     /// `stays`.
-    fn asked(parts: Vec<Vec<u8>>, stays: bool) -> Result<Sample, Trouble> {
+    fn asked(parts: Vec<Vec<u8>>, stays: bool) -> Result<Sample, MetricsError> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("it is bound").to_string();
         let answers = move || {
@@ -110,7 +112,7 @@ mod tests {
 
     fn nonsense(parts: Vec<Vec<u8>>, stays: bool) -> String {
         match asked(parts, stays) {
-            Err(Trouble::Nonsense(why)) => why,
+            Err(MetricsError::Nonsense(why)) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -147,12 +149,12 @@ mod tests {
 
     #[test]
     fn silence_and_closed_ports_are_told_apart() {
-        assert_eq!(asked(vec![], true), Err(Trouble::Silent));
-        assert_eq!(asked(vec![http(500, "a 1\n")], true), Err(Trouble::Silent));
+        assert_eq!(asked(vec![], true), Err(MetricsError::Silent));
+        assert_eq!(asked(vec![http(500, "a 1\n")], true), Err(MetricsError::Silent));
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr();
         let address = port.expect("it was bound").to_string();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let found = runtime.expect("a runtime").block_on(ask(&address));
-        assert!(matches!(found, Err(Trouble::Unreachable(_))), "{found:?}");
+        assert!(matches!(found, Err(MetricsError::Unreachable(_))), "{found:?}");
     }
 }

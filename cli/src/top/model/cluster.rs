@@ -25,7 +25,7 @@ const STEP: Duration = Duration::from_secs(1);
 
 /// Reason why a node's metrics are missing.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Trouble {
+pub enum MetricsError {
     /// No answer in time.
     Silent,
     /// No connection, with the error.
@@ -34,7 +34,7 @@ pub enum Trouble {
     Nonsense(String),
 }
 
-impl Trouble {
+impl MetricsError {
     fn in_words(&self) -> String {
         match self {
             Self::Silent => "no answer in time".to_owned(),
@@ -47,7 +47,7 @@ impl Trouble {
 #[derive(Clone, PartialEq, Debug)]
 pub enum ClusterNews {
     /// Answer to a request for a node's metrics.
-    Asked { node: NodeName, at: Nanos, answer: Result<Box<Sample>, Trouble> },
+    Asked { node: NodeName, at: Nanos, answer: Result<Box<Sample>, MetricsError> },
     /// States of all nodes, from the authority and this host.
     Surveyed { at: Nanos, outline: Outline },
 }
@@ -72,11 +72,11 @@ struct NodeModel {
     base: Option<(Nanos, Sample)>,
     last: Option<Sample>,
     rates: Option<Rates>,
-    trouble: Option<Trouble>,
+    trouble: Option<MetricsError>,
 }
 
 impl NodeModel {
-    fn take(&mut self, at: Nanos, answer: Result<Box<Sample>, Trouble>, interval: Duration) {
+    fn take(&mut self, at: Nanos, answer: Result<Box<Sample>, MetricsError>, interval: Duration) {
         let sample = match answer {
             Ok(sample) => *sample,
             Err(trouble) => {
@@ -109,7 +109,7 @@ impl NodeModel {
 /// metrics.
 fn judge(
     said: Option<&str>,
-    trouble: Option<&Trouble>,
+    trouble: Option<&MetricsError>,
     is_silent: bool,
     takes_part: Option<bool>,
 ) -> (String, Mood) {
@@ -122,7 +122,7 @@ fn judge(
     }
     let bad = |word: &str| (word.to_owned(), Mood::Bad);
     match (trouble, takes_part) {
-        (Some(Trouble::Nonsense(_)), _) => bad("nonsense"),
+        (Some(MetricsError::Nonsense(_)), _) => bad("nonsense"),
         (Some(_), _) => bad("unreachable"),
         _ if is_silent => bad("silent"),
         (None, Some(false)) => bad("expelled"),
@@ -190,7 +190,7 @@ impl ClusterModel {
             node: node.name,
             state,
             mood,
-            trouble: node.trouble.as_ref().map(Trouble::in_words),
+            trouble: node.trouble.as_ref().map(MetricsError::in_words),
             epoch: known.and_then(|sample| sample.epoch).map(|epoch| epoch as u64),
             committed: rates.map(|rates| rates.committed),
             p50_ms: ms(0.5),
@@ -220,7 +220,7 @@ impl ClusterModel {
             node: node.name,
             state,
             mood,
-            trouble: trouble.map(Trouble::in_words),
+            trouble: trouble.map(MetricsError::in_words),
             used: used.map(|(used, limit)| (used as u64, limit as u64)),
             processors: node.rates.as_ref().map(|rates| rates.processors),
             resident: known.and_then(|sample| sample.resident).map(|bytes| bytes as u64),

@@ -1,7 +1,7 @@
 //! Tests of when a load ends, and which process ends it.
 
 use lotus_authority::EmbeddedAuthority;
-use lotus_authority::testing::{Fate, TestAuthority};
+use lotus_authority::testing::{QuestionOutcome, TestAuthority};
 use lotus_fabric::ids::Incarnation;
 
 use super::*;
@@ -96,11 +96,11 @@ fn silence_of_the_authority_is_not_the_founders() {
     let mut watch = LoadWatch::new(PATIENCE);
     let mut look = |secs| watch.ask(at(secs), FOUNDER, &authority);
     look(0).expect("it answers");
-    authority.turn(Fate::QuestionLost);
+    authority.turn(QuestionOutcome::QuestionLost);
     assert!(look(9).is_ok(), "it may come back");
-    authority.turn(Fate::Answered);
+    authority.turn(QuestionOutcome::Answered);
     assert!(is_loading(&look(12).expect("it answers")));
-    authority.turn(Fate::QuestionLost);
+    authority.turn(QuestionOutcome::QuestionLost);
     assert!(look(21).is_ok());
     assert!(matches!(look(22), Err(ClusterError::Authority(AuthorityError::Unavailable))));
 }

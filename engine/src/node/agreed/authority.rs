@@ -11,7 +11,7 @@ impl Coordinator {
     /// Whether the authority may have ended with all its values: it has been silent for a lease, or
     /// is known to have ended.
     pub(crate) fn lacks_authority(&self, lease: Duration) -> bool {
-        self.shared.council.authority().silence() >= lease
+        self.shared.async_authority.authority().silence() >= lease
     }
 
     /// Blocks commits while the authority may have ended (I358): the cluster would end with the
@@ -58,11 +58,11 @@ impl Coordinator {
         }
     }
 
-    /// Asks the authority `question` through the council.
+    /// Asks the authority `question` asynchronously.
     pub(crate) async fn consult<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Authority) -> Result<T, AuthorityError> + Send + 'static,
     ) -> Result<T, AuthorityError> {
-        self.shared.council.consult(self.node.id, &self.executor, question).await
+        self.shared.async_authority.consult(self.node.id, &self.executor, question).await
     }
 }

@@ -204,7 +204,8 @@ impl Shared {
     /// As [`Catalogue::read`], or there is no memory for a table's addresses.
     pub(crate) fn learn_tables(&self) -> Result<Catalogue, ClusterError> {
         let groups = self.placement.group_count();
-        let catalogue = Catalogue::read(self.council.authority(), groups, self.names.proposed())?;
+        let catalogue =
+            Catalogue::read(self.async_authority.authority(), groups, self.names.proposed())?;
         self.install(&catalogue)?;
         Ok(catalogue)
     }
@@ -213,7 +214,7 @@ impl Shared {
     /// catalogue was read.
     pub(crate) async fn learn_tables_apart(self: &Arc<Self>) -> bool {
         let shared = Arc::clone(self);
-        let learned = self.council.apart(move || shared.learn_tables().is_ok()).await;
+        let learned = self.async_authority.apart(move || shared.learn_tables().is_ok()).await;
         learned.unwrap_or(false)
     }
 }

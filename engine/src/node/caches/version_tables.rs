@@ -41,7 +41,7 @@
 use std::sync::Arc;
 
 use lotus_fabric::ids::{Key, NodeId, ShardId, TableId, TxnId};
-use lotus_locktable::{LockName, LockTable, Watch};
+use lotus_locktable::{LockKey, LockTable, Watch};
 use lotus_mvcc::RowName;
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
 use lotus_mvcc::version_table_cache::VersionTableCache;
@@ -68,7 +68,7 @@ pub(crate) enum Cover {
 
 /// A moment before a READ of a row's CVT was posted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Before {
+pub(crate) struct ReadStart {
     owner: Owner,
     writers: Watch,
 }
@@ -131,7 +131,7 @@ impl VersionTables {
         words: &mut [u64],
     ) -> Option<u64> {
         let (cache, _) = self.owned(name.key)?;
-        let lock = LockName::row(table, name.key);
+        let lock = LockKey::row(table, name.key);
         let free = || broken(Rule::CachesYieldToWriters) || !self.locks.is_write_locked(&lock);
         // Check the lock before the cache (I64): see the module's documentation.
         let believed = cover == Cover::Locked || free();
@@ -141,9 +141,9 @@ impl VersionTables {
     /// Records the moment before a READ of the row's CVT is posted, for [`Self::keep`]; `None` if
     /// this node must not keep the CVT.
     #[inline]
-    pub(crate) fn before(&self, table: TableId, key: Key) -> Option<Before> {
+    pub(crate) fn before(&self, table: TableId, key: Key) -> Option<ReadStart> {
         let (_, owner) = self.owned(key)?;
-        Some(Before { owner, writers: self.locks.watch(&LockName::row(table, key)) })
+        Some(ReadStart { owner, writers: self.locks.watch(&LockKey::row(table, key)) })
     }
 
     /// Returns the cover of an attempt that believes it holds the row's lock. The answer holds
@@ -151,7 +151,7 @@ impl VersionTables {
     /// that coordinator.
     #[inline]
     pub(crate) fn cover_of(&self, txn: TxnId, table: TableId, key: Key) -> Cover {
-        let held = self.locks.holds(txn, &LockName::row(table, key));
+        let held = self.locks.holds(txn, &LockKey::row(table, key));
         if held { Cover::Locked } else { Cover::Unlocked }
     }
 
@@ -161,7 +161,7 @@ impl VersionTables {
         &self,
         (table, name): (TableId, RowName),
         cover: Cover,
-        before: Before,
+        before: ReadStart,
         offset: u64,
         cvt: Cvt<'_>,
     ) {
@@ -170,11 +170,11 @@ impl VersionTables {
         let Some((cache, _)) = self.owned(key) else { return };
         cache.keep(table, name, offset, &cvt.words()[HEADER_WORDS..], || {
             let owned = self.shards.serves(key.shard(), before.owner);
-            owned && (cover == Cover::Locked || self.unwritten(&LockName::row(table, key), before))
+            owned && (cover == Cover::Locked || self.unwritten(&LockKey::row(table, key), before))
         });
     }
 
-    fn unwritten(&self, name: &LockName, before: Before) -> bool {
+    fn unwritten(&self, name: &LockKey, before: ReadStart) -> bool {
         if broken(Rule::FillsYieldToWriters) {
             return self.locks.watch(name) == before.writers;
         }

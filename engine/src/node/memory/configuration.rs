@@ -314,8 +314,8 @@ impl Configuration {
     }
 
     /// Whether all work by the previous placement has ended, except commits.
-    pub(crate) fn has_finished(&self, takers: &Takers) -> bool {
-        let idle = || self.takes.get() == 0 && takers.are_idle();
+    pub(crate) fn has_finished(&self, slab_allocations: &SlabAllocations) -> bool {
+        let idle = || self.takes.get() == 0 && slab_allocations.are_idle();
         self.open.get() || (self.unattached.get() == 0 && idle())
     }
 
@@ -371,11 +371,11 @@ impl Configuration {
     ///
     /// # Errors
     /// `Timeout`, while a memory node is being removed.
-    pub(crate) fn begin_taking(&self) -> Result<Taking<'_>, TxnError> {
+    pub(crate) fn begin_taking(&self) -> Result<SlabAllocation<'_>, TxnError> {
         self.enter_epoch()?;
         let takes = &self.takes;
         takes.set(takes.get() + 1);
-        Ok(Taking(takes))
+        Ok(SlabAllocation(takes))
     }
 
     /// Notes that the group's cursor was raised on the primary of the placement `placed`.
@@ -400,9 +400,9 @@ fn lives_of(progress: &Progress) -> Vec<(NodeId, Life)> {
 }
 
 /// Guard of a slab allocation under way.
-pub(crate) struct Taking<'a>(&'a Cell<usize>);
+pub(crate) struct SlabAllocation<'a>(&'a Cell<usize>);
 
-impl Drop for Taking<'_> {
+impl Drop for SlabAllocation<'_> {
     fn drop(&mut self) {
         debug_assert!(self.0.get() > 0, "I105: an allocation ends once");
         self.0.set(self.0.get() - 1);
@@ -411,9 +411,9 @@ impl Drop for Taking<'_> {
 
 /// Number of control threads that take slabs.
 #[derive(Debug, Default)]
-pub(crate) struct Takers(AtomicUsize);
+pub(crate) struct SlabAllocations(AtomicUsize);
 
-impl Takers {
+impl SlabAllocations {
     pub(crate) fn begin(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }

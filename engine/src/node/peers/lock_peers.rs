@@ -64,8 +64,8 @@ impl Peers for LockPeers {
     fn members(&self) -> PeersFuture<'_, Option<(Epoch, Vec<Member>)>> {
         Box::pin(async {
             let read = |authority: &dyn Authority| authority.read(membership::KEY);
-            let council = &self.shared.council;
-            let stored = council.consult(self.node.id, &self.executor, read).await.ok()?;
+            let async_authority = &self.shared.async_authority;
+            let stored = async_authority.consult(self.node.id, &self.executor, read).await.ok()?;
             match membership::step(stored, |_| None).ok()? {
                 ChangeStep::Rest(now) => Some((now.epoch(), self.reaching(&now))),
                 ChangeStep::Swap(_) => None,

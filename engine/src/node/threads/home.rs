@@ -7,8 +7,8 @@
 use std::cell::Cell;
 use std::process;
 
+use crate::api::coordinator_id::CoordinatorId;
 use crate::api::error::TxnError;
-use crate::api::seat::Seat;
 
 /// Error of waiting on a coordinator's thread.
 pub(crate) const INSIDE: &str = "a transaction's code cannot run or await another one of its \
@@ -18,8 +18,8 @@ pub(crate) const FORKED: &str = "a process that was forked has none of the clust
      start the cluster after the fork, or connect to a server";
 
 thread_local! {
-    /// Cluster and seat of the coordinator run by this thread.
-    static HOME: Cell<Option<(Name, Seat)>> = const { Cell::new(None) };
+    /// Cluster and id of the coordinator run by this thread.
+    static HOME: Cell<Option<(Name, CoordinatorId)>> = const { Cell::new(None) };
 }
 
 /// Names a cluster within this process, and the process that started it.
@@ -36,9 +36,9 @@ impl Name {
         Self { cluster: shared.addr(), process: process::id() }
     }
 
-    /// Seat of this cluster's coordinator run by the calling thread.
-    pub(crate) fn seat_here(self) -> Option<Seat> {
-        HOME.get().filter(|(name, _)| *name == self).map(|(_, seat)| seat)
+    /// Id of this cluster's coordinator run by the calling thread.
+    pub(crate) fn coordinator_here(self) -> Option<CoordinatorId> {
+        HOME.get().filter(|(name, _)| *name == self).map(|(_, coordinator_id)| coordinator_id)
     }
 
     /// Whether the calling process was forked from the process that started the cluster.
@@ -48,7 +48,7 @@ impl Name {
 
     /// Checks that the calling thread may wait for this cluster's coordinators.
     pub(crate) fn check(self) -> Result<(), TxnError> {
-        match self.seat_here() {
+        match self.coordinator_here() {
             Some(_) => Err(TxnError::Misuse(INSIDE)),
             None if self.is_forked() => Err(TxnError::Misuse(FORKED)),
             None => Ok(()),
@@ -56,8 +56,8 @@ impl Name {
     }
 
     /// Marks the calling thread as a coordinator thread of this cluster, for the rest of its life.
-    pub(crate) fn settle_here(self, seat: Seat) {
-        HOME.set(Some((self, seat)));
+    pub(crate) fn settle_here(self, coordinator_id: CoordinatorId) {
+        HOME.set(Some((self, coordinator_id)));
     }
 }
 
@@ -79,10 +79,10 @@ mod tests {
     fn a_coordinators_thread_knows_its_cluster_and_no_other() {
         let clusters = [1, 2];
         let [one, other] = [&raw const clusters[0], &raw const clusters[1]].map(Name::of);
-        let seat = Seat { compute_node: 1, thread: 2 };
-        one.settle_here(seat);
-        assert_eq!(one.seat_here(), Some(seat));
+        let coordinator_id = CoordinatorId { compute_node: 1, thread: 2 };
+        one.settle_here(coordinator_id);
+        assert_eq!(one.coordinator_here(), Some(coordinator_id));
         assert_eq!(one.check(), Err(TxnError::Misuse(INSIDE)));
-        assert_eq!((other.seat_here(), other.check()), (None, Ok(())));
+        assert_eq!((other.coordinator_here(), other.check()), (None, Ok(())));
     }
 }

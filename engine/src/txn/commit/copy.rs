@@ -3,7 +3,7 @@
 use crate::node::verbs::{Fenced, Halted};
 use crate::txn::body::{Body, Receipt};
 use crate::txn::commit::Commit;
-use crate::txn::piece::{Piece, Stretch};
+use crate::txn::piece::{GroupWords, Piece};
 use crate::txn::slot::Slot;
 use lotus_fabric::lane::Batch;
 use lotus_fabric::verbs::Buffer;
@@ -46,7 +46,7 @@ impl Commit<'_> {
                     }
                 };
                 let read = |batch: &mut Batch| -> Vec<Buffer> {
-                    let read = |stretch: &Stretch| {
+                    let read = |stretch: &GroupWords| {
                         batch.read(stretch.on(piece.node), stretch.words.len() * WORD_BYTES)
                     };
                     some.iter().map(read).collect()

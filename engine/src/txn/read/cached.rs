@@ -11,7 +11,7 @@ use crate::api::error::TxnError;
 use crate::node::caches::version_tables::Cover;
 use crate::node::coordinator::Coordinator;
 use crate::txn::body::{Body, Mode};
-use crate::txn::fetch::{Fetch, Wants};
+use crate::txn::fetch::{Fetch, NextRead};
 
 impl View {
     /// Returns whether the transaction holds a lock on the row, in the cache's terms.
@@ -49,7 +49,7 @@ impl Body {
         fetch.cvt = cvt;
         self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words, shape), false)?;
         fetch.unconfirmed = None;
-        Ok(matches!(fetch.wants, Wants::Record(_) | Wants::Successor(_)))
+        Ok(matches!(fetch.wants, NextRead::Record(_) | NextRead::Successor(_)))
     }
 
     /// Caches a CVT that was read, if allowed.

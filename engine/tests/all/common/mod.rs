@@ -14,8 +14,8 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use lotus::{
-    Cluster, ClusterBuilder, Inline, Isolation, Item, PrimaryKey, Receipt, Seat, Secret, Session,
-    SessionView, Submitted, TableId, TableSpec, Transaction, TxnError,
+    Cluster, ClusterBuilder, CoordinatorId, Inline, Isolation, Item, PrimaryKey, Receipt, Secret,
+    Session, SessionView, Submitted, TableId, TableSpec, Transaction, TxnError,
 };
 use lotus_fabric::env::Env;
 
@@ -49,7 +49,7 @@ fn thread_time() -> Duration {
 pub const ISOLATIONS: [Isolation; 2] = [Isolation::Serializable, Isolation::Snapshot];
 
 /// Coordinator that every cluster has.
-pub const FIRST: Seat = Seat { compute_node: 0, thread: 0 };
+pub const FIRST: CoordinatorId = CoordinatorId { compute_node: 0, thread: 0 };
 
 /// A cluster that starts fast: three memory nodes of 48 MiB, one compute node, 1 MiB of locks. Its
 /// rows have the same names in every run, and so share the same buckets.
@@ -264,9 +264,14 @@ pub async fn add_one(txn: &mut Transaction, table: TableId, row: u64) -> Result<
 /// once they are locked. Owners that answer late are suspected for a while, so it may take several
 /// attempts.
 #[track_caller]
-pub fn hold(cluster: &Cluster, seat: Seat, table: TableId, rows: u64) -> Submitted<()> {
+pub fn hold(
+    cluster: &Cluster,
+    coordinator_id: CoordinatorId,
+    table: TableId,
+    rows: u64,
+) -> Submitted<()> {
     let (locked, is_locked) = mpsc::channel();
-    let holding = cluster.submit(seat, move |mut session| async move {
+    let holding = cluster.submit(coordinator_id, move |mut session| async move {
         let _holder = loop {
             let mut txn = session.begin(Isolation::Serializable).await?;
             for row in 0..rows {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lotus::{Authority, Cluster, ClusterBuilder, Isolation, Secret, TxnError};
-use lotus_authority::testing::{Fate, Question, TestAuthority};
+use lotus_authority::testing::{Question, QuestionOutcome, TestAuthority};
 
 use super::{LEASE, load, wait_until};
 
@@ -32,7 +32,7 @@ pub fn outrun() -> (TestAuthority, Arc<AtomicBool>) {
             let written = values.compare_and_swap("tables", expected, &value[..1 + Secret::BYTES]);
             written.expect("this process would be the first");
         }
-        Fate::Answered
+        QuestionOutcome::Answered
     });
     (authority, happened)
 }
@@ -44,12 +44,12 @@ fn nothing_commits_while_the_authority_may_have_ended() {
     let authority = Arc::new(TestAuthority::default());
     let cluster = alone(Arc::clone(&authority) as _).lease(Some(LEASE)).start().expect("founds");
     let table = load(&cluster);
-    let seat = cluster.seats().next().expect("a coordinator");
+    let coordinator_id = cluster.coordinators().next().expect("a coordinator");
     let (has_begun, begins) = async_channel::bounded(1);
     let (goes_on, waits) = async_channel::bounded::<()>(1);
     let write = |key: u64| {
         let (has_begun, waits) = (has_begun.clone(), waits.clone());
-        cluster.submit(seat, move |mut session| async move {
+        cluster.submit(coordinator_id, move |mut session| async move {
             let mut txn = session.begin(Isolation::Serializable).await?;
             let item = txn.add_rw(table, key)?;
             txn.execute().await?;
@@ -64,7 +64,7 @@ fn nothing_commits_while_the_authority_may_have_ended() {
     begins.recv_blocking().expect("it begins");
     authority.seem_silent_for(LEASE);
     wait_until("no transaction begins", || {
-        let refused = cluster.submit(seat, move |mut session| async move {
+        let refused = cluster.submit(coordinator_id, move |mut session| async move {
             session.begin(Isolation::Serializable).await.map(drop)
         });
         refused.wait() == Err(TxnError::Timeout)

@@ -126,8 +126,8 @@ impl Drop for Directory {
 }
 
 fn owner_of<M: Machines>(cluster: &Cluster<M>, table: TableId, key: u64) -> usize {
-    let seat = cluster.seats().next().expect("a coordinator");
-    let owner = cluster.submit(seat, move |session| async move {
+    let coordinator_id = cluster.coordinators().next().expect("a coordinator");
+    let owner = cluster.submit(coordinator_id, move |session| async move {
         session.view().owner_of(table, &PrimaryKey::from(key))
     });
     owner.wait().expect("the table exists")

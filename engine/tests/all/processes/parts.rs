@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lotus::{
-    Authority, Cluster, ClusterBuilder, ClusterError, Isolation, Seat, ShardId, TableId, Threads,
-    TimestampKind, Transaction, TxnError,
+    Authority, Cluster, ClusterBuilder, ClusterError, CoordinatorId, Isolation, ShardId, TableId,
+    Threads, TimestampKind, Transaction, TxnError,
 };
 use lotus_authority::EmbeddedAuthority;
 use lotus_fabric::env::Env;
@@ -56,7 +56,7 @@ fn parts_of(builder: &ClusterBuilder) -> (Cluster, Cluster, Arc<EmbeddedAuthorit
 fn a_part_has_its_own_seats_and_reaches_every_row() {
     let (most, one, _) = parts(None);
     let nodes = |cluster: &Cluster| -> Vec<usize> {
-        cluster.seats().map(|seat| seat.compute_node).collect()
+        cluster.coordinators().map(|coordinator_id| coordinator_id.compute_node).collect()
     };
     assert_eq!((nodes(&most), nodes(&one)), (vec![0, 0, 2, 2], vec![1, 1]));
     let table = load(&most);
@@ -131,9 +131,9 @@ fn who_has_most_to_do_gives_shards_to_the_other_part() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let seat = Seat { compute_node: 0, thread: 0 };
+            let coordinator_id = CoordinatorId { compute_node: 0, thread: 0 };
             for key in hot.iter().copied().cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
-                let written = most.submit(seat, move |mut session| async move {
+                let written = most.submit(coordinator_id, move |mut session| async move {
                     let mut txn = session.begin(Isolation::Serializable).await?;
                     let item = txn.add_rw(table, key)?;
                     txn.execute().await?;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lotus::{
-    Cluster, Isolation, MemoryStanding, PrimaryKey, Seat, Session, TableId, TableSpec, Threads,
-    TxnError,
+    Cluster, CoordinatorId, Isolation, MemoryStanding, PrimaryKey, Session, TableId, TableSpec,
+    Threads, TxnError,
 };
 use lotus_authority::remote::{AuthorityServer, Security};
 use lotus_fabric::env::Env;
@@ -177,10 +177,10 @@ struct Clients {
 impl Clients {
     fn start<M: lotus::Machines>(cluster: &Cluster<M>, table: TableId, env: Env) -> Self {
         let (committed, over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let seat = Seat { compute_node: 0, thread: 0 };
+        let coordinator_id = CoordinatorId { compute_node: 0, thread: 0 };
         let client = |first: u64| {
             let (committed, over) = (Arc::clone(&committed), Arc::clone(&over));
-            cluster.submit(seat, move |mut session| async move {
+            cluster.submit(coordinator_id, move |mut session| async move {
                 let mut key = first;
                 while !over.load(Ordering::Relaxed) {
                     // Steps of a prime meet every row, and no two coroutines at once.

@@ -23,12 +23,12 @@ use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, load_rows, sound_tot
 use super::{transfer, wait_until};
 
 /// Fabric and authority on which parts of a cluster are started.
-struct Ground {
+struct StartTest {
     fabric: LocalFabric,
     authority: Arc<dyn Authority>,
 }
 
-impl Ground {
+impl StartTest {
     fn new(authority: impl Authority + 'static) -> Self {
         let fabric = LocalFabric::new(MEMORY_NODES + COMPUTE_NODES);
         Self { fabric, authority: Arc::new(authority) }
@@ -78,8 +78,8 @@ fn cannot_be_copied(cluster: &Cluster) {
 
 #[test]
 fn nothing_is_copied_before_all_data_is_there() {
-    let ground = Ground::new(EmbeddedAuthority::new());
-    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    let start_test = StartTest::new(EmbeddedAuthority::new());
+    let (most, one) = (start_test.part(&[0, 2]), start_test.part(&[1]));
     let mut watch = LoadWatch::new(PATIENCE);
     let filled = most.fill(|| {
         for part in [&most, &one] {
@@ -99,27 +99,27 @@ fn nothing_is_copied_before_all_data_is_there() {
 /// half-loaded cluster for whole; a snapshot of that replaced the one that was being restored.
 #[test]
 fn a_load_that_its_founder_does_not_end_is_cut_short_for_everybody() {
-    let ground = Ground::new(EmbeddedAuthority::new());
-    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    let start_test = StartTest::new(EmbeddedAuthority::new());
+    let (most, one) = (start_test.part(&[0, 2]), start_test.part(&[1]));
     load_rows(&most);
     assert!(matches!(one.data(), Ok(Data::Loading { .. })));
     [0, 2].into_iter().for_each(|node| most.kill(node));
     drop(most);
     // Either part may notice first.
-    let refused = ground.start(builder(Some(LEASE)), &[0, 2]).err().expect("it has not loaded");
+    let refused = start_test.start(builder(Some(LEASE)), &[0, 2]).err().expect("it has not loaded");
     assert!(matches!(refused, ClusterError::CutShort { .. }), "{refused}");
     assert!(matches!(awaited(&one), Data::CutShort { .. }));
     cannot_be_copied(&one);
     one.kill(1);
     drop(one);
-    let refused = ground.start(builder(Some(LEASE)), &[1]).err().expect("it never will be");
+    let refused = start_test.start(builder(Some(LEASE)), &[1]).err().expect("it never will be");
     assert!(matches!(refused, ClusterError::CutShort { .. }), "{refused}");
 }
 
 #[test]
 fn a_load_that_fails_is_over_for_everybody_with_its_reason() {
-    let ground = Ground::new(EmbeddedAuthority::new());
-    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    let start_test = StartTest::new(EmbeddedAuthority::new());
+    let (most, one) = (start_test.part(&[0, 2]), start_test.part(&[1]));
     let refused = most.fill(|| half_a_load(&most)).expect_err("a row is too large");
     assert!(refused.to_string().contains("4096"), "{refused}");
     let Data::CutShort { why } = awaited(&one) else { panic!("half of it is there") };
@@ -130,11 +130,12 @@ fn a_load_that_fails_is_over_for_everybody_with_its_reason() {
 /// A founder that paused, and was expelled, comes to the end of its load.
 #[test]
 fn a_founder_that_was_expelled_meanwhile_does_not_pass_its_load_for_whole() {
-    let ground = Ground::new(EmbeddedAuthority::new());
-    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    let start_test = StartTest::new(EmbeddedAuthority::new());
+    let (most, one) = (start_test.part(&[0, 2]), start_test.part(&[1]));
     let refused = most.fill(|| {
         let (by, founder) = (NodeId(MEMORY_NODES + 1), NodeId(MEMORY_NODES));
-        membership::change(&*ground.authority, |now| now.expel(by, founder)).expect("it answers");
+        membership::change(&*start_test.authority, |now| now.expel(by, founder))
+            .expect("it answers");
         let found = awaited(&one);
         assert!(matches!(found, Data::CutShort { .. }), "{found:?}");
         Ok(())
@@ -147,12 +148,12 @@ fn a_founder_that_was_expelled_meanwhile_does_not_pass_its_load_for_whole() {
 /// its place was lost for ever.
 #[test]
 fn who_has_joined_and_never_beats_is_expelled_and_its_place_can_be_taken() {
-    let ground = Ground::new(EmbeddedAuthority::new());
+    let start_test = StartTest::new(EmbeddedAuthority::new());
     let lease = Duration::from_secs(1);
-    let start = |nodes: &[usize]| ground.start(builder(Some(lease)), nodes);
+    let start = |nodes: &[usize]| start_test.start(builder(Some(lease)), nodes);
     let most = start(&[0, 2]).expect("it founds");
     let table = load(&most);
-    ground.authority.compare_and_swap("joined/1", Version::ABSENT, b"it died").expect("first");
+    start_test.authority.compare_and_swap("joined/1", Version::ABSENT, b"it died").expect("first");
     let one = start(&[1]).expect("the place can be taken again");
     assert!(one.has_returned());
     for row in 0..ROWS {
@@ -165,13 +166,13 @@ fn who_has_joined_and_never_beats_is_expelled_and_its_place_can_be_taken() {
 /// each stopped the others for ever: all waited for the third one. Its own rows could not be used.
 #[test]
 fn whoever_does_not_come_is_given_up_and_comes_as_another_life() {
-    let ground = Ground::new(EmbeddedAuthority::new());
+    let start_test = StartTest::new(EmbeddedAuthority::new());
     let lease = Duration::from_millis(500);
-    let start = |nodes: &[usize]| ground.start(builder(Some(lease)), nodes);
+    let start = |nodes: &[usize]| start_test.start(builder(Some(lease)), nodes);
     let most = start(&[0, 2]).expect("it founds");
     let table = most.fill(|| Ok(load_rows(&most))).expect("nobody is lost");
     let absent = NodeId(MEMORY_NODES + 1);
-    let members = || membership::read(&*ground.authority).expect("it answers");
+    let members = || membership::read(&*start_test.authority).expect("it answers");
     wait_until("the third one is given up", || members().is_resolved(absent));
     let works = |part: &Cluster, step: u64| {
         for row in 0..ROWS {
@@ -190,7 +191,7 @@ fn whoever_does_not_come_is_given_up_and_comes_as_another_life() {
     });
     works(&most, 3);
 
-    ground.fabric.set_reachable(NodeId(1), false).expect("there is such a node");
+    start_test.fabric.set_reachable(NodeId(1), false).expect("there is such a node");
     wait_until("the memory node is given up", || {
         members().lost_memory().len() == 1 && most.is_open(0) && most.is_open(2)
     });
@@ -210,9 +211,9 @@ fn whoever_does_not_come_is_given_up_and_comes_as_another_life() {
 /// The founder alone was started, of two nodes.
 #[test]
 fn a_founder_that_is_alone_goes_on() {
-    let ground = Ground::new(EmbeddedAuthority::new());
+    let start_test = StartTest::new(EmbeddedAuthority::new());
     let lease = Duration::from_millis(500);
-    let first = ground.start(builder(Some(lease)), &[0]).expect("it founds");
+    let first = start_test.start(builder(Some(lease)), &[0]).expect("it founds");
     let table = first.fill(|| Ok(load_rows(&first))).expect("nobody is lost");
     for row in 0..ROWS {
         wait_until("every row can be used", || {
@@ -224,9 +225,9 @@ fn a_founder_that_is_alone_goes_on() {
 
 #[test]
 fn whoever_was_never_started_is_waited_for_while_data_is_loaded() {
-    let ground = Ground::new(EmbeddedAuthority::new());
+    let start_test = StartTest::new(EmbeddedAuthority::new());
     let lease = Duration::from_millis(300);
-    let start = |nodes: &[usize]| ground.start(builder(Some(lease)), nodes);
+    let start = |nodes: &[usize]| start_test.start(builder(Some(lease)), nodes);
     let most = start(&[0, 2]).expect("it founds");
     let begun = Env::real(0).now();
     wait_until("some leases have passed", || Env::real(0).now().since(begun) > lease * 20);
@@ -239,17 +240,17 @@ fn whoever_was_never_started_is_waited_for_while_data_is_loaded() {
 /// node, and no node was left to recover it.
 #[test]
 fn a_memory_node_that_is_lost_before_all_are_started_ends_none_of_the_others() {
-    let ground = Ground::new(EmbeddedAuthority::new());
+    let start_test = StartTest::new(EmbeddedAuthority::new());
     let lease = Duration::from_secs(1);
-    let first = ground.start(builder(Some(lease)), &[0]).expect("it founds");
+    let first = start_test.start(builder(Some(lease)), &[0]).expect("it founds");
     let table = first.fill(|| Ok(load_rows(&first))).expect("nothing fails");
-    ground.fabric.set_reachable(NodeId(1), false).expect("there is such a node");
+    start_test.fabric.set_reachable(NodeId(1), false).expect("there is such a node");
     let begun = Env::real(0).now();
     wait_until("it is silent for long", || Env::real(0).now().since(begun) > lease * 12);
     assert!(first.is_serving());
     let attempt = |node: usize| {
-        let machines = Threads::over(ground.fabric.clone(), Env::real(0));
-        let authority = Arc::clone(&ground.authority);
+        let machines = Threads::over(start_test.fabric.clone(), Env::real(0));
+        let authority = Arc::clone(&start_test.authority);
         builder(Some(lease)).part([node], authority, lease).start_on(machines).ok()
     };
     let mut others = [None, None];
@@ -274,12 +275,12 @@ fn a_memory_node_that_is_lost_before_all_are_started_ends_none_of_the_others() {
 /// was refused.
 #[test]
 fn what_cannot_be_had_is_found_out_before_a_node_joins() {
-    let ground = Ground::new(EmbeddedAuthority::new());
+    let start_test = StartTest::new(EmbeddedAuthority::new());
     let too_large = || builder(Some(LEASE)).lock_table_bytes(64 << 30);
     for nodes in [&[0, 2][..], &[1]] {
-        let refused = ground.start(too_large(), nodes).err().expect("nobody has so much");
+        let refused = start_test.start(too_large(), nodes).err().expect("nobody has so much");
         assert!(matches!(refused, ClusterError::LockTable(_)), "{refused}");
-        let part = ground.part(nodes);
+        let part = start_test.part(nodes);
         assert!(!part.has_returned());
         // The founded cluster must stay founded.
         std::mem::forget(part);
@@ -290,8 +291,8 @@ fn what_cannot_be_had_is_found_out_before_a_node_joins() {
 /// answer was not let in, and a load was cut short.
 #[test]
 fn answers_that_are_lost_keep_nobody_out_and_cut_no_load_short() {
-    let ground = Ground::new(TestAuthority::forgetful());
-    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    let start_test = StartTest::new(TestAuthority::forgetful());
+    let (most, one) = (start_test.part(&[0, 2]), start_test.part(&[1]));
     assert!(most.has_founded() && !one.has_returned());
     let table = most.fill(|| Ok(load_rows(&most))).expect("nobody is lost");
     assert_eq!(awaited(&one), Data::Loaded);

@@ -506,7 +506,12 @@ impl QueuePair {
     }
 
     /// Third step, on the initiating side: may send from now on.
-    pub fn send(&self, first_packet: u32, initiated: u8, patience: Patience) -> io::Result<()> {
+    pub fn send(
+        &self,
+        first_packet: u32,
+        initiated: u8,
+        patience: RetryParameters,
+    ) -> io::Result<()> {
         use sys::ibv_qp_attr_mask as Mask;
         let fill = |attributes: &mut sys::ibv_qp_attr| {
             attributes.sq_psn = first_packet;
@@ -591,7 +596,7 @@ pub(super) struct Refused {
 
 /// Time-out and retries of a connection.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct RetryParameters {
     pub timeout: u8,
     pub retries: u8,
 }

@@ -2,7 +2,7 @@
 //!
 //! A lane's completions arrive in one queue. An id identifies the connection and the verb, or a
 //! buffer for datagrams. Slow work (requesting a connection from a remote node, or looking up a
-//! lane's mailbox) is an errand: a thread that reports its result as news. So polling never blocks,
+//! lane's mailbox) is a background task: a thread that reports its result. So polling never blocks,
 //! and a silent node delays only verbs and messages to the silent node.
 
 use std::cell::{Cell, RefCell};
@@ -14,11 +14,12 @@ use super::chain::{Chain, Local};
 use super::connection::{Connection, Flights, Link, Tools, node_of, word_of};
 use super::datagrams::{Datagrams, RECEIVED};
 use super::ffi::{
-    Agreement, CompletionQueue, Completions, MemoryRegion, Patience, ProtectionDomain, QueuePair,
+    Agreement, CompletionQueue, Completions, MemoryRegion, ProtectionDomain, QueuePair,
+    RetryParameters,
 };
 use super::node::RdmaNode;
 use super::rules::Ordering;
-use super::wire::{Card, Mailbox, NodeRequest, Reply};
+use super::wire::{Mailbox, NodeRequest, QueuePairInfo, Reply};
 use super::{RdmaState, SetupError};
 use crate::contract::ids::{Endpoint, Epoch, NodeId};
 use crate::contract::region::Rights;
@@ -30,8 +31,8 @@ use crate::contract::verbs::{Capabilities, VerbError, Work, WorkRequest};
 pub(super) struct RdmaLane {
     pub(super) connections: Vec<Connection>,
     datagrams: Datagrams,
-    news: Receiver<News>,
-    errands: Errands,
+    results: Receiver<TaskResult>,
+    background_tasks: BackgroundTasks,
     flights: Flights,
     arena: Arena,
     chain: Chain,
@@ -45,8 +46,8 @@ pub(super) struct RdmaLane {
     addressed: Vec<bool>,
 }
 
-/// Result of an errand.
-enum News {
+/// Result of a background task.
+enum TaskResult {
     Connected(NodeId, Result<Link, VerbError>),
     Found(Endpoint, Option<Mailbox>),
 }
@@ -85,26 +86,26 @@ impl Arena {
     }
 }
 
-/// Context for errands, cloned into the errands' threads.
+/// Context for background tasks, cloned into their threads.
 #[derive(Clone)]
-struct Errands {
+struct BackgroundTasks {
     shared: Arc<RdmaState>,
     node: Arc<RdmaNode>,
     at: Endpoint,
     epoch: Epoch,
     queue: Arc<CompletionQueue>,
     wake: Arc<dyn Wake>,
-    report: Sender<News>,
+    report: Sender<TaskResult>,
 }
 
-impl Errands {
-    /// Runs an errand on a separate thread. If no thread can be started, reports `failed`.
-    fn run(&self, failed: News, errand: impl FnOnce(&Self) -> News + Send + 'static) {
+impl BackgroundTasks {
+    /// Runs a task on a separate thread. If no thread can be started, reports `failed`.
+    fn run(&self, failed: TaskResult, task: impl FnOnce(&Self) -> TaskResult + Send + 'static) {
         let own = self.clone();
         let started = self.shared.env.spawn("rdma-ask", move || {
-            let news = errand(&own);
+            let result = task(&own);
             // Fails if the lane is gone.
-            let _ = own.report.send(news);
+            let _ = own.report.send(result);
             own.wake.wake();
         });
         if started.is_err() {
@@ -113,25 +114,25 @@ impl Errands {
     }
 
     fn connect(&self, node: NodeId) {
-        let failed = News::Connected(node, Err(VerbError::Unreachable));
+        let failed = TaskResult::Connected(node, Err(VerbError::Unreachable));
         self.run(failed, move |own| {
             let link = own.make_link(node);
             let in_terms = |error| match error {
                 ConnectFailure::Revoked => VerbError::Revoked,
                 ConnectFailure::Failed => VerbError::Unreachable,
             };
-            News::Connected(node, link.map_err(in_terms))
+            TaskResult::Connected(node, link.map_err(in_terms))
         });
     }
 
     fn find(&self, lane: Endpoint) {
-        self.run(News::Found(lane, None), move |own| {
+        self.run(TaskResult::Found(lane, None), move |own| {
             let reply = own.shared.ask(lane.node, &NodeRequest::Find { lane });
             let mailbox = match reply {
                 Ok(Reply::Found(mailbox)) => Some(mailbox),
                 _ => None,
             };
-            News::Found(lane, mailbox)
+            TaskResult::Found(lane, mailbox)
         });
     }
 
@@ -143,7 +144,7 @@ impl Errands {
         pair.admit_verbs(device.port)?;
         // Any number will do; changing the number rejects stray packets of an earlier life.
         let first_packet = self.shared.env.now().0 as u32 & 0xFF_FFFF;
-        let card = Card {
+        let card = QueuePairInfo {
             queue_pair: pair.number(),
             first_packet,
             gid: device.gid,
@@ -165,7 +166,7 @@ impl Errands {
             served: 1,
         };
         pair.receive_from(&device.route_to(theirs.gid, theirs.lid), agreed)?;
-        let patience = Patience { timeout: config.timeout, retries: config.retries };
+        let patience = RetryParameters { timeout: config.timeout, retries: config.retries };
         pair.send(first_packet, theirs.reads, patience)?;
         Ok(Link::new(pair, &keys))
     }
@@ -214,12 +215,20 @@ impl RdmaLane {
         let connections = (0..nodes as u16).map(connect).collect();
         node.events.add(cookie, Arc::clone(&wake));
         node.receive_at(at.lane, datagrams.mailbox());
-        let (report, news) = crossbeam_channel::unbounded();
+        let (report, results) = crossbeam_channel::unbounded();
         let (shared, node) = (shared, Arc::clone(node));
         Ok(Self {
             arena: Arena { domain: Arc::clone(&node.device.domain), slabs: Vec::new() },
-            errands: Errands { shared, node, at, epoch, queue: Arc::clone(&queue), wake, report },
-            news,
+            background_tasks: BackgroundTasks {
+                shared,
+                node,
+                at,
+                epoch,
+                queue: Arc::clone(&queue),
+                wake,
+                report,
+            },
+            results,
             flights: Flights::default(),
             chain: Chain::with_capacity(shape.send_queue as usize),
             connections,
@@ -238,21 +247,21 @@ impl RdmaLane {
         let Self { flights, arena, chain, .. } = self;
         let connection = &mut self.connections[index];
         if connection.pump(&mut Tools { flights, arena, chain }) {
-            self.errands.connect(NodeId(index as u16));
+            self.background_tasks.connect(NodeId(index as u16));
         }
     }
 
     fn take_news(&mut self) {
-        while let Ok(news) = self.news.try_recv() {
-            match news {
-                News::Connected(node, link) => {
+        while let Ok(result) = self.results.try_recv() {
+            match result {
+                TaskResult::Connected(node, link) => {
                     let index = usize::from(node.0);
                     let reconnected = &mut self.reconnected;
                     self.connections[index]
                         .connected(link, |token, result| reconnected.push((token, result)));
                     self.pump(index);
                 }
-                News::Found(lane, mailbox) => self.datagrams.found(lane, mailbox),
+                TaskResult::Found(lane, mailbox) => self.datagrams.found(lane, mailbox),
             }
         }
     }
@@ -263,7 +272,7 @@ impl RdmaLane {
         for completion in completions.found() {
             let (id, status) = (completion.wr_id(), status_of(completion));
             if id & RECEIVED == RECEIVED {
-                let reachable = self.errands.node.is_reachable();
+                let reachable = self.background_tasks.node.is_reachable();
                 self.datagrams.received(id, completion, |from, bytes| {
                     if reachable {
                         sink.message(from, bytes);
@@ -279,7 +288,7 @@ impl RdmaLane {
     }
 
     fn is_reachable(&self, node: NodeId) -> bool {
-        let peer = self.errands.shared.nodes.get(usize::from(node.0));
+        let peer = self.background_tasks.shared.nodes.get(usize::from(node.0));
         peer.is_some_and(|peer| peer.here.as_ref().is_none_or(|here| here.node.is_reachable()))
     }
 }
@@ -331,11 +340,11 @@ impl Transport for RdmaLane {
     }
 
     fn send(&mut self, to: Endpoint, bytes: &[u8]) {
-        if !self.is_reachable(to.node) || !self.errands.node.is_reachable() {
+        if !self.is_reachable(to.node) || !self.background_tasks.node.is_reachable() {
             return;
         }
         if self.datagrams.send(to, bytes) {
-            self.errands.find(to);
+            self.background_tasks.find(to);
         }
     }
 
@@ -369,7 +378,7 @@ impl Transport for RdmaLane {
     fn has_input(&self) -> bool {
         let ready = !self.flights.landed.is_empty()
             || !self.reconnected.is_empty()
-            || !self.news.is_empty()
+            || !self.results.is_empty()
             || self.has_early.get();
         if !ready {
             self.queue.request_event();
@@ -383,7 +392,7 @@ impl Transport for RdmaLane {
 
 impl Drop for RdmaLane {
     fn drop(&mut self) {
-        let Errands { node, at, .. } = &self.errands;
+        let BackgroundTasks { node, at, .. } = &self.background_tasks;
         node.close_lane(at.lane);
         node.events.remove(usize::from(at.lane.0));
     }

@@ -14,7 +14,7 @@ use super::config::Config;
 use super::device::Device;
 use super::events::Events;
 use super::ffi::{Agreement, CompletionQueue, MemoryRegion, QueuePair, Shape};
-use super::wire::{Card, Key, Mailbox, NodeRequest, Reply};
+use super::wire::{Key, Mailbox, NodeRequest, QueuePairInfo, Reply};
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::contract::region::{Memory, Rights};
 use crate::contract::transport::FabricError;
@@ -77,7 +77,7 @@ impl RdmaNode {
         })
     }
 
-    fn connect(&self, from: Endpoint, epoch: Epoch, card: &Card) -> io::Result<Reply> {
+    fn connect(&self, from: Endpoint, epoch: Epoch, card: &QueuePairInfo) -> io::Result<Reply> {
         let mut far_ends = self.far_ends.lock().unwrap_or_else(PoisonError::into_inner);
         if far_ends.fences.get(&from.node).is_some_and(|fence| *fence > epoch) {
             return Ok(Reply::Revoked);
@@ -97,7 +97,7 @@ impl RdmaNode {
             served: reads,
         };
         pair.receive_from(&device.route_to(card.gid, card.lid), agreed)?;
-        let card = Card {
+        let card = QueuePairInfo {
             queue_pair: pair.number(),
             first_packet: 0,
             gid: device.gid,

@@ -22,7 +22,7 @@ pub(super) const MAX_BYTES: usize = 64 + 256 * 22;
 
 /// Parameters that an end of a connection sends to the far end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Card {
+pub(super) struct QueuePairInfo {
     pub queue_pair: u32,
     pub first_packet: u32,
     pub gid: Gid,
@@ -58,7 +58,7 @@ pub(super) enum NodeRequest {
     /// Asks whether the node answers.
     Greet { of: NodeId },
     /// Asks for a connection for one-sided verbs, in place of the lane's current connection.
-    Connect { of: NodeId, from: Endpoint, epoch: Epoch, card: Card },
+    Connect { of: NodeId, from: Endpoint, epoch: Epoch, card: QueuePairInfo },
     /// Asks for the mailbox of the lane.
     Find { lane: Endpoint },
     /// Fences older epochs of a node.
@@ -71,7 +71,7 @@ pub(super) enum Reply {
     /// Done.
     Yes,
     /// The connection is made.
-    Connected { card: Card, keys: Vec<Key> },
+    Connected { card: QueuePairInfo, keys: Vec<Key> },
     /// The lane's mailbox.
     Found(Mailbox),
     /// The initiator's epoch is fenced.
@@ -228,7 +228,7 @@ impl Writer {
         self.u16(at.lane.0);
     }
 
-    fn card(&mut self, card: &Card) {
+    fn card(&mut self, card: &QueuePairInfo) {
         self.u32(card.queue_pair);
         self.u32(card.first_packet);
         self.0.extend_from_slice(&card.gid);
@@ -276,8 +276,8 @@ impl Reader<'_> {
         Some(Endpoint { node: NodeId(self.u16()?), lane: LaneId(self.u16()?) })
     }
 
-    fn card(&mut self) -> Option<Card> {
-        Some(Card {
+    fn card(&mut self) -> Option<QueuePairInfo> {
+        Some(QueuePairInfo {
             queue_pair: self.u32()?,
             first_packet: self.u32()?,
             gid: self.array()?,
@@ -307,8 +307,14 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    const CARD: Card =
-        Card { queue_pair: 0x1_0203, first_packet: 9, gid: [7; 16], lid: 3, mtu: 5, reads: 16 };
+    const CARD: QueuePairInfo = QueuePairInfo {
+        queue_pair: 0x1_0203,
+        first_packet: 9,
+        gid: [7; 16],
+        lid: 3,
+        mtu: 5,
+        reads: 16,
+    };
 
     fn at(node: u16, lane: u16) -> Endpoint {
         Endpoint { node: NodeId(node), lane: LaneId(lane) }

@@ -1,4 +1,4 @@
-//! Event counters in the kernel that other processes can add to. They wake attendants and lanes.
+//! Event counters in the kernel that other processes can add to. They wake helpers and lanes.
 
 use std::os::fd::OwnedFd;
 

@@ -32,7 +32,7 @@ use super::process::Process;
 use super::service::{Answer, Ledger, PeerId, Service};
 use super::socket::{self, Received, Socket};
 use super::wire::{HostRefusal, HostRequest, Reply};
-use crate::contract::counters::Lent;
+use crate::contract::counters::LentResources;
 use crate::contract::ids::NodeId;
 use crate::run::env::Env;
 
@@ -83,7 +83,7 @@ impl Host {
     }
 
     /// Returns the memory and connections that the node provides to other processes.
-    pub fn lent(&self) -> Lent {
+    pub fn lent(&self) -> LentResources {
         self.ledger.lent()
     }
 }

@@ -1,7 +1,7 @@
 //! The data path of the `shm` back end: without system calls, locks or waiting.
 //!
 //! Verbs are `copies`, messages go through rings (`mailbox`). For the mailbox of a receiving lane,
-//! or a connection to a restarted node, a lane asks the process's attendant, and does not wait.
+//! or a connection to a restarted node, a lane asks the process's helper, and does not wait.
 //! During the lookup of a receiver the first messages are queued and further messages dropped;
 //! during a reconnect verbs fail.
 
@@ -12,14 +12,14 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::ShmState;
 use super::attachment::Attachment;
-use super::attendant::{Answer, Errand, Job, Outlet};
 use super::gates::Gate;
+use super::helper::{Answer, HelperTask, Job, Outlet};
 use super::mailbox::{Consumer, Mailbox};
 use crate::backends::copies::{Initiator, Round, Targets};
 use crate::contract::ids::{Endpoint, Epoch, NodeId};
 use crate::contract::transport::{Sink, Sleep, Token, Transport, Wake};
 use crate::contract::verbs::{Capabilities, VerbError, Work};
-use crate::run::exec::Bed;
+use crate::run::exec::EpollSleeper;
 
 /// Messages that may wait until their receiver is found.
 const MAX_WAITING: usize = 64;
@@ -36,12 +36,12 @@ pub(super) struct ShmLane {
     asleep: Cell<bool>,
     peers: Vec<(Endpoint, PeerMailbox)>,
     answers: Receiver<Answer>,
-    /// Channel for the attendant's answers.
+    /// Channel for the helper's answers.
     reply_to: Sender<Answer>,
     /// Number of outstanding answers.
     asked: usize,
     wake: Arc<dyn Wake>,
-    bed: Arc<Bed>,
+    bed: Arc<EpollSleeper>,
 }
 
 /// By node; `None` if there was never an attachment.
@@ -57,7 +57,7 @@ impl Targets for Connections {
 }
 
 enum PeerMailbox {
-    /// The attendant is looking the mailbox up; holds the messages to send afterwards.
+    /// The helper is looking the mailbox up; holds the messages to send afterwards.
     Wanted(Vec<Vec<u8>>),
     Found(Box<Outlet>),
 }
@@ -70,7 +70,7 @@ pub(super) struct Parts {
     pub(super) gate: Gate,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) wake: Arc<dyn Wake>,
-    pub(super) bed: Arc<Bed>,
+    pub(super) bed: Arc<EpollSleeper>,
 }
 
 impl ShmLane {
@@ -95,10 +95,10 @@ impl ShmLane {
         }
     }
 
-    fn ask(&mut self, errand: Errand) {
+    fn ask(&mut self, task: HelperTask) {
         self.asked += 1;
         let (answers, wake) = (self.reply_to.clone(), Arc::clone(&self.wake));
-        self.shared.send_out(Job { errand, answers, wake });
+        self.shared.send_out(Job { task, answers, wake });
     }
 
     #[cold]
@@ -145,7 +145,7 @@ impl ShmLane {
         drop(round);
         while let Some((token, node)) = self.reconnects.pop() {
             self.verbs.set_broken(node, true);
-            self.ask(Errand::Reconnect { token, node });
+            self.ask(HelperTask::Reconnect { token, node });
         }
     }
 }
@@ -185,7 +185,7 @@ impl Transport for ShmLane {
                 // The receiving lane was closed, and may have been reopened since.
                 self.peers.retain(|(peer, _)| *peer != to);
                 self.peers.push((to, PeerMailbox::Wanted(vec![bytes.to_vec()])));
-                self.ask(Errand::Find { from: self.at, to });
+                self.ask(HelperTask::Find { from: self.at, to });
             }
         }
     }

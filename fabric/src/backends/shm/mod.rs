@@ -15,7 +15,7 @@
 //! # Where to look
 //! * `host` and `service`: the node's side; `attachment`: the attaching process's side; `wire` and
 //!   `socket`: the protocol between them.
-//! * `lane`: the data path; `attendant`: work that the data path must not wait for.
+//! * `lane`: the data path; `helper`: work that the data path must not wait for.
 //! * `mailbox`: rings of messages; `gates`: the words of fences; `memfd`, `process`, `bell`:
 //!   wrappers of the operating system.
 //!
@@ -27,16 +27,16 @@
 //! will. A verb interrupted while copying is torn between words, as the contract allows (H2, H14).
 //!
 //! # Death
-//! When a host ends, for any reason, the kernel closes the host's sockets. The attendants of other
+//! When a host ends, for any reason, the kernel closes the host's sockets. The helpers of other
 //! processes notice, and verbs become `Unreachable`. Verbs between the end and the notice reach
 //! memory that is never read again, as if they had preceded the end. A restarted node has fresh
 //! memory; lanes map the new memory when they reconnect.
 
 mod attachment;
-mod attendant;
 mod bell;
 mod error;
 mod gates;
+mod helper;
 mod host;
 mod lane;
 mod mailbox;
@@ -62,10 +62,10 @@ use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId};
 use crate::contract::region::Rights;
 use crate::contract::transport::{Fabric, FabricError, Transport, Wake};
 use crate::run::env::Env;
-use crate::run::exec::Bed;
+use crate::run::exec::EpollSleeper;
 use attachment::Attachment;
-use attendant::{Job, Sleeper, WatchedDescriptors};
 use gates::Gates;
+use helper::{Job, LaneWaker, WatchedDescriptors};
 use lane::{Connections, Parts, ShmLane};
 
 /// A process's access to a fabric of processes on one host. Clones share the access.
@@ -86,7 +86,7 @@ struct ShmState {
     watch: Arc<WatchedDescriptors>,
     jobs: Sender<Job>,
     /// Lanes open in this process.
-    lanes: Mutex<Vec<Sleeper>>,
+    lanes: Mutex<Vec<LaneWaker>>,
 }
 
 /// A node of the fabric, from this process's side.
@@ -108,7 +108,7 @@ impl ShmFabric {
     pub fn join(directory: impl Into<PathBuf>, nodes: u16, env: &Env) -> Result<Self, ShmError> {
         let bell = Arc::new(bell::new()?);
         let watch = Arc::new(WatchedDescriptors::new(&bell)?);
-        let (jobs, errands) = crossbeam_channel::unbounded();
+        let (jobs, queued) = crossbeam_channel::unbounded();
         let shared = Arc::new(ShmState {
             env: env.clone(),
             directory: directory.into(),
@@ -120,7 +120,7 @@ impl ShmFabric {
             lanes: Mutex::default(),
         });
         let weak = Arc::downgrade(&shared);
-        env.spawn("lotus-shm", move || attendant::attend(&weak, &watch, &bell, &errands))?;
+        env.spawn("lotus-shm", move || helper::attend(&weak, &watch, &bell, &queued))?;
         Ok(Self { shared, hosts: Arc::default() })
     }
 
@@ -203,9 +203,9 @@ impl ShmState {
         Connections(self.nodes.iter().enumerate().map(connect).collect())
     }
 
-    /// Passes a job to the attendant.
+    /// Passes a job to the helper.
     fn send_out(&self, job: Job) {
-        // Cannot fail: the attendant lives as long as this state.
+        // Cannot fail: the helper lives as long as this state.
         let _ = self.jobs.send(job);
         bell::ring(&self.bell);
     }
@@ -218,7 +218,7 @@ impl ShmState {
 
 impl Drop for ShmState {
     fn drop(&mut self) {
-        // Wakes the attendant, so that the attendant sees the dropped fabric and ends.
+        // Wakes the helper, so that the helper sees the dropped fabric and ends.
         bell::ring(&self.bell);
     }
 }
@@ -248,14 +248,15 @@ impl Fabric for ShmFabric {
     ) -> Result<Box<dyn Transport>, FabricError> {
         let shared = &self.shared;
         let host = shared.needed(at.node)?;
-        let bed = Arc::new(Bed::new().map_err(|error| ShmError::System(error).at(at.node))?);
+        let bed =
+            Arc::new(EpollSleeper::new().map_err(|error| ShmError::System(error).at(at.node))?);
         let mailbox = host.open_lane(at.lane, bed.bell()).map_err(|error| error.at(at.node))?;
         let mailbox = Arc::new(mailbox.ok_or(FabricError::LaneTaken(at))?);
         let Some(gate) = shared.gates.open(at.node) else {
             let _ = host.close_lane(at);
             return Err(ShmError::TooManyLanes(at).at(at.node));
         };
-        let sleeper = Sleeper { at, wake: Arc::clone(&wake) };
+        let sleeper = LaneWaker { at, wake: Arc::clone(&wake) };
         shared.lanes.lock().unwrap_or_else(PoisonError::into_inner).push(sleeper);
         let connections = shared.connections();
         let parts = Parts { at, epoch, connections, gate, mailbox, wake, bed };

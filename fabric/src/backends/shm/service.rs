@@ -19,7 +19,7 @@ use super::memfd;
 use super::process::Process;
 use super::wire::{HostRefusal, HostRequest, Reply, VERSION};
 use crate::backends::copies::Round;
-use crate::contract::counters::Lent;
+use crate::contract::counters::LentResources;
 use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::contract::region::Rights;
 use crate::run::env::Env;
@@ -59,12 +59,12 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn lent(&self) -> Lent {
+    pub(super) fn lent(&self) -> LentResources {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         // Cannot fail for an open file.
         let blocks = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks);
         let used = files.iter().map(|(file, _)| blocks(file) as u64 * BLOCK_BYTES).sum();
-        Lent {
+        LentResources {
             registered_bytes: files.iter().map(|(_, bytes)| bytes).sum(),
             used_bytes: Some(used),
             connections: self.attached.load(Ordering::Relaxed),

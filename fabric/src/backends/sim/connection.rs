@@ -19,7 +19,7 @@ use super::depth::Unanswered;
 use super::memory::Effect;
 use super::queue::{Event, NEVER, Picos};
 use super::state::{NONE, State};
-use super::trace::Happening;
+use super::trace::TraceEventKind;
 use super::verbs::Tear;
 use crate::contract::ids::NodeId;
 use crate::contract::transport::Token;
@@ -304,7 +304,7 @@ impl State {
         result: Result<(), VerbError>,
     ) {
         let (from, to) = (self.lanes[lane as usize].at, self.ends(id).target);
-        self.trace(Happening::Reconnected { from, to, result });
+        self.trace(TraceEventKind::Reconnected { from, to, result });
         let key = self.reconnects.insert((lane, token, result)) as u32;
         let at = self.now + self.travel();
         self.queue.push(at, Event::Reconnected(key));
@@ -390,7 +390,7 @@ impl State {
             }
         };
         self.hash.add(u64::from(landed));
-        self.trace(Happening::Straggler { from, to: target, landed });
+        self.trace(TraceEventKind::Straggler { from, to: target, landed });
     }
 
     /// Fails the first leg with `error` and flushes later legs. Queued reconnects stay.
@@ -398,7 +398,7 @@ impl State {
     pub(super) fn break_connection(&mut self, id: u32, error: VerbError) {
         let Ends { lane, target: to, .. } = self.ends(id);
         let from = self.lanes[lane as usize].at;
-        self.trace(Happening::Broken { from, to, error });
+        self.trace(TraceEventKind::Broken { from, to, error });
         let connection = self.connection(id);
         let mut key = connection.head;
         (connection.head, connection.tail, connection.due) = (NONE, NONE, NEVER);

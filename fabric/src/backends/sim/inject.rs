@@ -4,7 +4,7 @@ use super::connection::Phase;
 use super::faults::{Chances, Fault, MAX_CLOCK_PPM, MemoryFate, When};
 use super::queue::{Event, picos};
 use super::state::{NONE, Next, SimNode, State};
-use super::trace::Happening;
+use super::trace::TraceEventKind;
 use crate::contract::ids::{Epoch, NodeId};
 
 /// Payload of a packet of a reliable connection, for a common packet size.
@@ -55,7 +55,7 @@ impl State {
 
     /// Carries out a fault. Returns crashes and restarts to the world, which carries them out.
     pub(super) fn inject(&mut self, fault: &Fault) -> Option<Next> {
-        self.trace(Happening::Fault(fault));
+        self.trace(TraceEventKind::Fault(fault));
         let counts = &mut self.counts;
         match *fault {
             Fault::Cut { from, to } => {
@@ -179,7 +179,7 @@ impl State {
                 self.land(id, usize::MAX);
             }
         }
-        self.trace(Happening::Fenced { target, expelled, epoch: epoch.0 });
+        self.trace(TraceEventKind::Fenced { target, expelled, epoch: epoch.0 });
     }
 
     /// Returns an existing node.

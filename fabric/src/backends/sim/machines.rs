@@ -17,12 +17,12 @@ use crate::contract::ids::NodeId;
 use crate::contract::transport::Fabric;
 use crate::run::env::Env;
 use crate::run::exec::Executor;
-use crate::run::machines::{Courier, Machines, Program, Toll};
+use crate::run::machines::{CpuCharge, DeliveryModel, Machines, Program};
 
 /// The machines of a simulated cluster.
 pub struct SimMachines {
     world: RefCell<World>,
-    courier: Option<Arc<dyn Courier>>,
+    delivery_model: Option<Arc<dyn DeliveryModel>>,
     failure: RefCell<Option<SimError>>,
 }
 
@@ -35,13 +35,13 @@ pub struct SimCore {
 impl SimMachines {
     /// Makes the machines of a world.
     pub fn new(world: World) -> Self {
-        Self { world: RefCell::new(world), courier: None, failure: RefCell::new(None) }
+        Self { world: RefCell::new(world), delivery_model: None, failure: RefCell::new(None) }
     }
 
     /// Adds a model of the network to a service outside of the world.
     #[must_use]
-    pub fn with_courier(self, courier: Arc<dyn Courier>) -> Self {
-        Self { courier: Some(courier), ..self }
+    pub fn with_delivery_model(self, delivery_model: Arc<dyn DeliveryModel>) -> Self {
+        Self { delivery_model: Some(delivery_model), ..self }
     }
 
     /// Borrows the world, for inspection and for injecting faults.
@@ -92,15 +92,15 @@ impl Machines for SimMachines {
         self.world.borrow().fabric().outside()
     }
 
-    fn courier(&self) -> Option<Arc<dyn Courier>> {
-        self.courier.clone()
+    fn delivery_model(&self) -> Option<Arc<dyn DeliveryModel>> {
+        self.delivery_model.clone()
     }
 
     fn utilisation(&self) -> Option<Report> {
         Some(self.world.borrow().report())
     }
 
-    fn toll(&self) -> Option<Toll> {
+    fn cpu_charge(&self) -> Option<CpuCharge> {
         let fabric = self.world().fabric().clone();
         Some(Arc::new(move |cpu| fabric.charge(cpu)))
     }

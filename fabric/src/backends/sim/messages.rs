@@ -10,7 +10,7 @@ use rand::Rng;
 
 use super::queue::{Event, Picos, picos};
 use super::state::State;
-use super::trace::Happening;
+use super::trace::TraceEventKind;
 use crate::contract::ids::Endpoint;
 use crate::contract::transport::MAX_MESSAGE_BYTES;
 
@@ -171,7 +171,7 @@ impl State {
 
     #[inline]
     fn trace_message(&mut self, from: Endpoint, to: Endpoint, bytes: usize, fate: &'static str) {
-        self.trace(Happening::Message { from, to, bytes, fate });
+        self.trace(TraceEventKind::Message { from, to, bytes, fate });
     }
 }
 

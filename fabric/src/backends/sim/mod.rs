@@ -69,5 +69,5 @@ pub use fabric::SimFabric;
 pub use faults::{Fault, FaultCounts, MAX_CLOCK_PPM, MemoryFate, Rates, Scheduled, When};
 pub use machines::{SimCore, SimMachines};
 pub use profile::{Profile, ProfileError};
-pub use trace::{Happening, TraceEvent, Tracer};
+pub use trace::{TraceEvent, TraceEventKind, Tracer};
 pub use world::{Config, CoreId, Interleaving, Limits, SimError, Stop, World};

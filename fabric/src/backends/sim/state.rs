@@ -23,7 +23,7 @@ use super::messages::Message;
 use super::nic::{NORMAL_PERCENT, Nic, slowed};
 use super::profile::Costs;
 use super::queue::{Event, NEVER, PICOS_PER_NANO, Picos, Queue, TraceHash, duration, picos};
-use super::trace::{Happening, TraceEvent, Tracer};
+use super::trace::{TraceEvent, TraceEventKind, Tracer};
 use super::verbs::{Batch, FreshLeg};
 use super::world::{Config, Interleaving, Limits};
 use crate::contract::ids::{Endpoint, Epoch, NodeId};
@@ -567,7 +567,7 @@ impl State {
     }
 
     #[inline]
-    pub(super) fn trace(&mut self, what: Happening<'_>) {
+    pub(super) fn trace(&mut self, what: TraceEventKind<'_>) {
         if let Some(tracer) = &mut self.tracer {
             tracer(&TraceEvent { at: duration(self.now), what });
         }

@@ -19,13 +19,13 @@ pub struct TraceEvent<'a> {
     /// Time since the world began.
     pub at: Duration,
     /// The event.
-    pub what: Happening<'a>,
+    pub what: TraceEventKind<'a>,
 }
 
 /// Kinds of trace events.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Happening<'a> {
+pub enum TraceEventKind<'a> {
     /// A verb took effect.
     Applied {
         /// The posting lane.
@@ -139,34 +139,36 @@ impl fmt::Display for TraceEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>12.3}us ", self.at.as_nanos() as f64 / 1e3)?;
         match self.what {
-            Happening::Applied { from, request } => write!(f, "{} {}", Name(from), Verb(request)),
-            Happening::Torn { from, request } => {
+            TraceEventKind::Applied { from, request } => {
+                write!(f, "{} {}", Name(from), Verb(request))
+            }
+            TraceEventKind::Torn { from, request } => {
                 write!(f, "{} {} begins, torn", Name(from), Verb(request))
             }
-            Happening::Broken { from, to, error } => {
+            TraceEventKind::Broken { from, to, error } => {
                 write!(f, "{} -> n{}: broken: {error}", Name(from), to.0)
             }
-            Happening::Reconnected { from, to, result: Ok(()) } => {
+            TraceEventKind::Reconnected { from, to, result: Ok(()) } => {
                 write!(f, "{} -> n{}: reconnected", Name(from), to.0)
             }
-            Happening::Reconnected { from, to, result: Err(error) } => {
+            TraceEventKind::Reconnected { from, to, result: Err(error) } => {
                 write!(f, "{} -> n{}: not reconnected: {error}", Name(from), to.0)
             }
-            Happening::Straggler { from, to, landed } => {
+            TraceEventKind::Straggler { from, to, landed } => {
                 let fate = if landed { "landed" } else { "was refused" };
                 write!(f, "{} -> n{}: a straggler {fate}", Name(from), to.0)
             }
-            Happening::Completed { at, verbs, failed } => {
+            TraceEventKind::Completed { at, verbs, failed } => {
                 let how = if failed { "failed" } else { "completed" };
                 write!(f, "{} batch of {verbs} {how}", Name(at))
             }
-            Happening::Message { from, to, bytes, fate } => {
+            TraceEventKind::Message { from, to, bytes, fate } => {
                 write!(f, "{} -> {} message {bytes}B {fate}", Name(from), Name(to))
             }
-            Happening::Fenced { target, expelled, epoch } => {
+            TraceEventKind::Fenced { target, expelled, epoch } => {
                 write!(f, "n{} fences n{} below epoch {epoch}", target.0, expelled.0)
             }
-            Happening::Fault(fault) => write!(f, "fault: {fault:?}"),
+            TraceEventKind::Fault(fault) => write!(f, "fault: {fault:?}"),
         }
     }
 }

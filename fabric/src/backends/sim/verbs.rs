@@ -16,7 +16,7 @@ use super::nic::{Nic, Service};
 use super::profile::Costs;
 use super::queue::{Event, Picos, picos};
 use super::state::{NONE, SimNode, State};
-use super::trace::Happening;
+use super::trace::TraceEventKind;
 use super::world::Interleaving;
 use crate::contract::ids::NodeId;
 use crate::contract::masked::MaskedSwap;
@@ -341,7 +341,7 @@ impl State {
                 self.hash.add(found);
                 self.count_verb(initiator);
                 let from = self.lanes[lane as usize].at;
-                self.trace(Happening::Applied { from, request });
+                self.trace(TraceEventKind::Applied { from, request });
                 true
             }
             Err(error) => {
@@ -431,7 +431,7 @@ impl State {
         let (at, core) = (lane.at, lane.core);
         let (verbs, failed) = (work.requests().len(), !work.failures().is_empty());
         lane.inbox.completed.push((token, work));
-        self.trace(Happening::Completed { at, verbs, failed });
+        self.trace(TraceEventKind::Completed { at, verbs, failed });
         self.wake_core(core);
     }
 }
@@ -468,7 +468,7 @@ impl State {
         connection.tear = Some(tear);
         connection.phase = Phase::Tearing;
         let from = self.lanes[self.ends(id).lane as usize].at;
-        self.trace(Happening::Torn { from, request });
+        self.trace(TraceEventKind::Torn { from, request });
         self.go_on_tearing(id);
     }
 
@@ -492,7 +492,7 @@ impl State {
         let request = self.current(id, batch);
         let from = self.lanes[ends.lane as usize].at;
         self.count_verb(ends.initiator);
-        self.trace(Happening::Applied { from, request: &request });
+        self.trace(TraceEventKind::Applied { from, request: &request });
         self.go_on(id, ends, batch, &request);
     }
 

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use lotus_security::Key;
 
-use super::handshake::Greeter;
+use super::handshake::TargetHandshake;
 use super::limits::GUEST_WORDS;
 use super::wire::{self, FrameKind, MAX_FRAME_WORDS};
 use crate::backends::tcp::server::serve::{Regions, Served};
@@ -52,7 +52,8 @@ pub fn tcp_handshake(bytes: &[u8]) {
     static KEY: LazyLock<Key> = LazyLock::new(|| Key::random().expect("there is randomness"));
     let words = words(bytes);
     for key in [None, Some(&*KEY)] {
-        let (mut greeter, mut input, mut out) = (Greeter::default(), &words[..], Vec::new());
+        let (mut greeter, mut input, mut out) =
+            (TargetHandshake::default(), &words[..], Vec::new());
         while let Ok(Some(frame)) = wire::decode(input) {
             input = &input[frame.words()..];
             match greeter.step(&frame, key, &mut out) {

@@ -206,7 +206,7 @@ impl Initiator {
 
 /// The target's state.
 #[derive(Default)]
-pub(super) enum Greeter {
+pub(super) enum TargetHandshake {
     /// No frame has arrived yet.
     #[default]
     Silent,
@@ -216,7 +216,7 @@ pub(super) enum Greeter {
     Done,
 }
 
-impl Greeter {
+impl TargetHandshake {
     /// Processes a frame. Returns the initiator's hello once authenticated.
     ///
     /// # Errors

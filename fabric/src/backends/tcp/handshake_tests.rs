@@ -28,7 +28,7 @@ fn talk(initiator_key: Option<&Key>, target_key: Option<&Key>) -> Result<Hello, 
     let (mut to_target, mut to_initiator) = (Vec::new(), Vec::new());
     let mut initiator =
         Initiator::start(hello(), initiator_key, &mut to_target).expect("there is randomness");
-    let mut greeter = Greeter::default();
+    let mut greeter = TargetHandshake::default();
     loop {
         let frame = decode(&to_target).expect("a frame").expect("whole");
         match greeter.step(&frame, target_key, &mut to_initiator) {
@@ -81,16 +81,16 @@ fn a_proof_is_good_for_one_challenge_only() {
     let mut initiator =
         Initiator::start(hello(), Some(&key), &mut hello_frame).expect("randomness");
     let first = decode(&hello_frame).expect("a frame").expect("whole");
-    assert_eq!(Greeter::default().step(&first, Some(&key), &mut challenge), Ok(None));
+    assert_eq!(TargetHandshake::default().step(&first, Some(&key), &mut challenge), Ok(None));
     let asked = decode(&challenge).expect("a frame").expect("whole");
     assert_eq!(initiator.step(&asked, &mut proof), Ok(false));
     let proof = decode(&proof).expect("a frame").expect("whole");
     // An eavesdropper replays the recorded frames.
-    let (mut again, mut out) = (Greeter::default(), Vec::new());
+    let (mut again, mut out) = (TargetHandshake::default(), Vec::new());
     assert_eq!(again.step(&first, Some(&key), &mut out), Ok(None));
     assert_eq!(again.step(&proof, Some(&key), &mut out), Err(Refusal::Proof));
     // Or it reflects the target's own proof.
-    let (mut reflected, mut out) = (Greeter::default(), Vec::new());
+    let (mut reflected, mut out) = (TargetHandshake::default(), Vec::new());
     assert_eq!(reflected.step(&first, Some(&key), &mut out), Ok(None));
     let mut echo = Vec::new();
     push_frame(&mut echo, super::wire::FrameKind::Proof, 0, &out[5..9]);
@@ -106,7 +106,7 @@ fn what_is_no_hello_is_refused() {
         let mut frame = good.clone();
         frame[word] ^= change;
         let frame = decode(&frame).expect("a frame").expect("whole");
-        Greeter::default().step(&frame, None, &mut Vec::new())
+        TargetHandshake::default().step(&frame, None, &mut Vec::new())
     };
     assert_eq!(with(1, 0), Ok(Some(hello())));
     assert_eq!(with(1, 1), Err(Refusal::Garbage), "the magic");

@@ -42,7 +42,7 @@ use paths::Paths;
 use server::control::{ControlRequest, Failure};
 use server::targets::Targets;
 
-use crate::contract::counters::Lent;
+use crate::contract::counters::LentResources;
 use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId};
 use crate::contract::region::Rights;
 use crate::contract::transport::{Fabric, FabricError, Transport, Wake};
@@ -101,8 +101,8 @@ impl TcpFabric {
     }
 
     /// Memory and connections that a target of this process provides.
-    pub fn lent(&self, node: NodeId) -> Option<Lent> {
-        self.inner.targets.node(node).map(|node| Lent {
+    pub fn lent(&self, node: NodeId) -> Option<LentResources> {
+        self.inner.targets.node(node).map(|node| LentResources {
             registered_bytes: node.regions.bytes(),
             used_bytes: None,
             connections: node.admitted.load(Ordering::Relaxed),

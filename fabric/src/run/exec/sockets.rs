@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use slab::Slab;
 
-use super::bed::{Bed, timespec};
+use super::epoll_sleeper::{EpollSleeper, timespec};
 use super::{Handle, TaskId};
 use crate::contract::transport::Sleep;
 
@@ -223,7 +223,7 @@ pub(super) fn sleeper(
 ) -> io::Result<Arc<dyn Sleep>> {
     let sleeper = match lanes {
         Some(sleeper) => Arc::clone(sleeper),
-        None => Arc::new(Bed::new()?),
+        None => Arc::new(EpollSleeper::new()?),
     };
     sleeper.watch(sockets.as_fd())?;
     Ok(sleeper)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lotus_fabric::ids::RemoteAddr;
 use lotus_fabric::lane::Batch;
 use lotus_fabric::region::Rights;
-use lotus_fabric::sim::{Config, Happening, Interleaving, Profile};
+use lotus_fabric::sim::{Config, Interleaving, Profile, TraceEventKind};
 use lotus_fabric::transport::Fabric;
 
 use super::{
@@ -55,7 +55,7 @@ fn times(config: Config, batches: &str) -> (Vec<u128>, Duration) {
     let found = Arc::new(Mutex::new(Vec::new()));
     let into = Arc::clone(&found);
     world.trace_to(Box::new(move |event| {
-        if let Happening::Applied { .. } = event.what {
+        if let TraceEventKind::Applied { .. } = event.what {
             into.lock().expect("one thread").push(event.at.as_nanos());
         }
     }));

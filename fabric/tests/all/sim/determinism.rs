@@ -6,7 +6,7 @@ use std::time::Duration;
 use lotus_fabric::env::SmallRng;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::lane::{Batch, Lane};
-use lotus_fabric::rpc::{Patience, Rpc, Service};
+use lotus_fabric::rpc::{RetryPolicy, Rpc, Service};
 use lotus_fabric::sim::{Config, Fault, Profile, Rates, Scheduled, When, World};
 use rand::Rng;
 
@@ -69,7 +69,7 @@ async fn wander(rpc: Rpc, mut rng: SmallRng) {
         match rng.random_range(0..10) {
             0 => {
                 let to = at(NodeId(1 + rng.random_range(0..CLIENTS)), rng.random_range(0..LANES));
-                let patience = Patience::constant(Duration::from_micros(50), 5);
+                let patience = RetryPolicy::constant(Duration::from_micros(50), 5);
                 let _lost_or_not = rpc.call(to, ECHO, &rng.random::<u64>().to_le_bytes(), patience);
                 let _lost_or_not = _lost_or_not.await;
             }

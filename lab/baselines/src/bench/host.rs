@@ -11,29 +11,29 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::store::attempt::{Protocol, Session};
 use crate::store::failed;
-use crate::store::seat::ThreadSeat;
+use crate::store::thread_context::ThreadContext;
 
 /// A task of a thread.
-pub(crate) struct SeatHost<S: Protocol> {
-    seat: Rc<ThreadSeat<S>>,
+pub(crate) struct TaskHost<S: Protocol> {
+    context: Rc<ThreadContext<S>>,
     task: usize,
     taken: Cell<bool>,
     /// The clients' clock: shared by all threads.
     clock: Env,
 }
 
-impl<S: Protocol> SeatHost<S> {
-    pub(super) fn new(seat: Rc<ThreadSeat<S>>, task: usize, clock: Env) -> Self {
-        Self { seat, task, taken: Cell::new(false), clock }
+impl<S: Protocol> TaskHost<S> {
+    pub(super) fn new(context: Rc<ThreadContext<S>>, task: usize, clock: Env) -> Self {
+        Self { context, task, taken: Cell::new(false), clock }
     }
 }
 
-impl<S: Protocol> Host for SeatHost<S> {
+impl<S: Protocol> Host for TaskHost<S> {
     type Engine = Session<S>;
 
     fn engine(&self) -> Result<Session<S>, DeployError> {
         match self.taken.replace(true) {
-            false => Ok(Session::new(Rc::clone(&self.seat), self.task)),
+            false => Ok(Session::new(Rc::clone(&self.context), self.task)),
             true => Err(failed("the task has its engine")),
         }
     }
@@ -44,12 +44,12 @@ impl<S: Protocol> Host for SeatHost<S> {
     }
 
     async fn sleep_until(&self, ns: u64) {
-        self.seat.lane.executor().sleep_until(Nanos(ns)).await;
+        self.context.lane.executor().sleep_until(Nanos(ns)).await;
     }
 
     /// A compute node by hash: locks have no owners, so any node will do.
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
         let hash = xxh3_64(key.as_bytes()) ^ u64::from(table.0);
-        (hash % u64::from(self.seat.store.cns)) as usize
+        (hash % u64::from(self.context.store.cns)) as usize
     }
 }

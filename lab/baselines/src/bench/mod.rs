@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use async_channel::Sender;
 use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{
-    Caches, DeployError, Deployment, Hits, Memory, Replay, RowSource, RowVisitor, Seat as Position,
+    Caches, DeployError, Deployment, Hits, Memory, Replay, RowSource, RowVisitor, TaskPlace,
     Traffic,
 };
 use lotus_fabric::counters::VerbCounters;
@@ -31,10 +31,10 @@ use lotus_mvcc::TableSpec;
 
 use crate::store::attempt::Protocol;
 use crate::store::placement::Placement;
-use crate::store::seat::{Harm, ThreadSeat};
 use crate::store::sight::Leftovers;
+use crate::store::thread_context::{Harm, ThreadContext};
 use crate::store::{Options, SHARED_BYTES, SHARED_REGION, Store, StoredTable, failed, refused};
-pub(crate) use host::SeatHost;
+pub(crate) use host::TaskHost;
 
 /// First lane for loading and audits, above the lanes of all threads.
 const FIRST_CONTROL_LANE: u16 = 4096;
@@ -155,7 +155,7 @@ fn open(fabric: &dyn Fabric, at: Endpoint, executor: &mut Executor) -> Result<La
 }
 
 impl<M: Machines, S: Protocol> Deployment for Deployed<M, S> {
-    type Host = SeatHost<S>;
+    type Host = TaskHost<S>;
 
     fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {
         spec.validate().map_err(refused)?;
@@ -193,7 +193,7 @@ impl<M: Machines, S: Protocol> Deployment for Deployed<M, S> {
 
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Position, SeatHost<S>) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, TaskHost<S>) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
@@ -207,9 +207,9 @@ impl<M: Machines, S: Protocol> Deployment for Deployed<M, S> {
             let clock = self.machines.outside();
             let start = Start { at, cn, thread, tasks, memory_nodes, clock };
             let program: Program = Box::new(move |executor| {
-                let seat = open(&*fabric, at, executor);
+                let context = open(&*fabric, at, executor);
                 Box::pin(async move {
-                    let outcome = match seat {
+                    let outcome = match context {
                         Ok(lane) => start.run(store, lane, task).await,
                         Err(error) => Err(error),
                     };
@@ -327,16 +327,16 @@ impl Start {
     ) -> Result<(Vec<T>, Used), DeployError>
     where
         S: Protocol,
-        F: Fn(Position, SeatHost<S>) -> Fut,
+        F: Fn(TaskPlace, TaskHost<S>) -> Fut,
         Fut: Future<Output = T> + 'static,
         T: 'static,
     {
         let (cn, thread) = (usize::from(self.cn), usize::from(self.thread));
-        let seat = Rc::new(ThreadSeat::new(store, lane.clone(), (cn, thread, self.tasks)));
+        let context = Rc::new(ThreadContext::new(store, lane.clone(), (cn, thread, self.tasks)));
         let (sender, ended) = async_channel::unbounded();
         for number in 0..self.tasks {
-            let place = Position { cn, thread, task: number };
-            let host = SeatHost::new(Rc::clone(&seat), number, self.clock.clone());
+            let place = TaskPlace { cn, thread, task: number };
+            let host = TaskHost::new(Rc::clone(&context), number, self.clock.clone());
             let (future, sender) = (task(place, host), sender.clone());
             lane.executor().spawn(async move { send(sender, future.await).await });
         }
@@ -353,9 +353,9 @@ impl Start {
             batch.read(RemoteAddr::new(NodeId(node), SHARED_REGION, 0), 8);
             batch.post().await.map_err(failed)?;
         }
-        let (lookups, hits) = seat.addresses.borrow().counts();
-        let (lookups, harm) = (Hits { lookups, hits }, seat.harm());
-        let (verbs, spare_bytes) = (lane.counters(), seat.spare_bytes());
+        let (lookups, hits) = context.addresses.borrow().counts();
+        let (lookups, harm) = (Hits { lookups, hits }, context.harm());
+        let (verbs, spare_bytes) = (lane.counters(), context.spare_bytes());
         Ok((outcomes, Used { verbs, lookups, harm, spare_bytes }))
     }
 }

@@ -29,9 +29,9 @@ impl FordTxn {
     /// Commits, after all rows have been executed.
     pub(super) async fn commit_all(&mut self) -> Result<Receipt, TxnError> {
         let writes = self.scratch.rows.all().iter().any(|row| row.change != Change::None);
-        let recent = self.seat.lane.executor().recent();
+        let recent = self.context.lane.executor().recent();
         // The timestamp only orders commits in histories; FORD itself has no commit timestamp.
-        let commit = self.seat.store.clock.next(recent.0).raw();
+        let commit = self.context.store.clock.next(recent.0).raw();
         if writes || self.scratch.rows.all().len() > 1 {
             self.validate().await?;
         }
@@ -72,11 +72,11 @@ impl FordTxn {
     /// Posts the validation read of a row; returns the flight, and whether it locks the row.
     fn post_again(&self, row: &TxnRow<Known>) -> ((Again, Posted, Option<Buffer>, Buffer), bool) {
         let table = self.table(row.table);
-        let mut batch = self.seat.lane.batch();
+        let mut batch = self.context.lane.batch();
         let locks = row.access > RowUse::Read;
         let (again, lock, read) = match (row.slot, row.absent_in) {
             (Some(slot), absent_in) => {
-                let at = table.slot(self.seat.store.homes(table, slot).primary, slot);
+                let at = table.slot(self.context.store.homes(table, slot).primary, slot);
                 let word = |word: usize| -> RemoteAddr { at.plus((word * WORD) as u64) };
                 let lock = locks.then(|| self.lock(&mut batch, at));
                 match absent_in {
@@ -118,7 +118,7 @@ impl FordTxn {
                 posted.push(self.post_row(row));
             }
         }
-        if self.seat.store.options.ford.flush {
+        if self.context.store.options.ford.flush {
             posted.push(self.post_flush());
         }
         for posted in posted {
@@ -144,7 +144,7 @@ impl FordTxn {
     fn post_row(&self, row: &TxnRow<Known>) -> Posted {
         let table = self.table(row.table);
         let slot = row.slot.expect("a row that is written has a slot");
-        let homes = self.seat.store.homes(table, slot);
+        let homes = self.context.store.homes(table, slot);
         let at = table.geometry.slot_at(slot);
         let lock = self.id.raw() | INVISIBLE;
         let bytes = (row.change == Change::Put).then_some(row.new.bytes);
@@ -153,7 +153,7 @@ impl FordTxn {
             (Change::Put, _) | (_, None) => row.new,
             (_, Some(old)) => old,
         };
-        let mut batch = self.seat.lane.batch();
+        let mut batch = self.context.lane.batch();
         batch.write_word_all(homes.all, table.region, at + (LOCK_AT * WORD) as u64, lock);
         let staged = batch.stage(table.geometry.slot_bytes());
         let words = batch.words_mut(staged);
@@ -166,10 +166,10 @@ impl FordTxn {
 
     /// Posts a READ of each backup of a written row, behind the WRITEs on the same connection.
     fn post_flush(&self) -> Posted {
-        let mut batch = self.seat.lane.batch();
+        let mut batch = self.context.lane.batch();
         let written = self.scratch.rows.all().iter().filter(|row| row.change != Change::None);
         let backups = written.filter_map(|row| {
-            let homes = self.seat.store.homes(self.table(row.table), row.slot?);
+            let homes = self.context.store.homes(self.table(row.table), row.slot?);
             Some(homes.all.without(homes.primary))
         });
         for node in backups.fold(NodeSet::EMPTY, NodeSet::or) {
@@ -182,9 +182,9 @@ impl FordTxn {
     fn release(&self, row: &TxnRow<Known>) {
         let table = self.table(row.table);
         let Some(slot) = row.slot else { return };
-        let homes = self.seat.store.homes(table, slot);
+        let homes = self.context.store.homes(table, slot);
         let lock = table.geometry.slot_at(slot) + (LOCK_AT * WORD) as u64;
-        let mut batch = self.seat.lane.batch();
+        let mut batch = self.context.lane.batch();
         batch.write_word_all(homes.all, table.region, lock, 0);
         drop(batch.post());
     }
@@ -194,9 +194,9 @@ impl FordTxn {
     fn leave_empty(&self, row: &TxnRow<Known>) {
         let table = self.table(row.table);
         let Some(slot) = row.slot else { return };
-        let homes = self.seat.store.homes(table, slot);
+        let homes = self.context.store.homes(table, slot);
         let header = Header { version: self.view, lock: 0, writer: 0, bytes: None };
-        let mut batch = self.seat.lane.batch();
+        let mut batch = self.context.lane.batch();
         let staged = batch.stage(HEADER_WORDS * WORD);
         batch.words_mut(staged).copy_from_slice(&header.to_words(row.table, &row.key));
         batch.write_all(homes.all, table.region, table.geometry.slot_at(slot), staged);

@@ -15,7 +15,7 @@ use super::item::{self, HEADER_WORDS, Header, INVISIBLE, LOCK_AT, Shape, WORD};
 use crate::store::attempt::{Attempt, Protocol};
 use crate::store::rows::{CONFLICT, FULL, RowUse, Value};
 use crate::store::search::Found;
-use crate::store::seat::ThreadSeat;
+use crate::store::thread_context::ThreadContext;
 use crate::store::{Faults, Locking};
 
 /// Words before the rows of a log entry: transaction, and number of words.
@@ -62,11 +62,11 @@ impl Protocol for Ford {
     /// Start timestamp: the version of the rows that the transaction writes.
     type View = u64;
 
-    fn view(seat: &ThreadSeat<Self>, _id: TxnId, kind: TxnKind) -> Result<u64, TxnError> {
+    fn view(context: &ThreadContext<Self>, _id: TxnId, kind: TxnKind) -> Result<u64, TxnError> {
         if kind == TxnKind::ReadWrite(Isolation::Snapshot) {
             return Err(TxnError::Fatal("FORD is serializable only".to_owned()));
         }
-        Ok(seat.store.clock.next(seat.lane.executor().recent().0).raw())
+        Ok(context.store.clock.next(context.lane.executor().recent().0).raw())
     }
 
     fn find(bucket: u64) -> RowStep {
@@ -83,7 +83,7 @@ impl Protocol for Ford {
 
     fn post(txn: &mut FordTxn, at: usize, step: RowStep) -> ([Buffer; 2], Posted) {
         let row = &txn.scratch.rows.all()[at];
-        let mut batch = txn.seat.lane.batch();
+        let mut batch = txn.context.lane.batch();
         let answers = match step {
             RowStep::Bucket(bucket) => {
                 [Buffer::EMPTY, txn.read_bucket(&mut batch, row.table, bucket)]
@@ -134,7 +134,7 @@ pub(crate) type FordTxn = Attempt<Ford>;
 impl FordTxn {
     /// Whether another transaction holds a lock; false where locks are ignored.
     pub(super) fn is_shut_out(&self, lock: u64) -> bool {
-        let crate::Options { faults, locking, .. } = self.seat.store.options;
+        let crate::Options { faults, locking, .. } = self.context.store.options;
         let heeds = faults == Faults::Mended && locking == Locking::On;
         heeds && lock != 0 && lock != self.id.raw()
     }
@@ -227,9 +227,9 @@ impl FordTxn {
             return Ok(());
         }
         words[1] = words.len() as u64;
-        let nodes: NodeSet = self.seat.store.placement.nodes().collect();
-        let mut batch = self.seat.lane.batch();
-        self.scratch.log.put(&self.seat, &mut batch, nodes, &words)?;
+        let nodes: NodeSet = self.context.store.placement.nodes().collect();
+        let mut batch = self.context.lane.batch();
+        self.scratch.log.put(&self.context, &mut batch, nodes, &words)?;
         self.scratch.logs.push(batch.post());
         Ok(())
     }

@@ -44,7 +44,7 @@ impl MotorTxn {
         if !writes {
             return Ok(Receipt { commit_ts: None, snapshot });
         }
-        let steps = self.seat.store.options.commit;
+        let steps = self.context.store.options.commit;
         let validates = self.validates();
         let stamped = decide::is_stamped_first(steps, validates).then(|| self.stamp());
         if let (true, Some(commit)) = (validates, stamped) {
@@ -63,8 +63,8 @@ impl MotorTxn {
 
     /// Draws the commit timestamp.
     fn stamp(&self) -> u64 {
-        let now = self.seat.lane.executor().recent();
-        self.seat.store.clock.next(now.0).raw()
+        let now = self.context.lane.executor().recent();
+        self.context.store.clock.next(now.0).raw()
     }
 
     /// Whether the transaction has rows that must not change until the commit.
@@ -81,10 +81,10 @@ impl MotorTxn {
                 continue;
             }
             let table = self.table(row.table);
-            let mut batch = self.seat.lane.batch();
+            let mut batch = self.context.lane.batch();
             let buffer = match (row.absent_in, row.slot) {
                 (None, Some(slot)) => {
-                    let node = self.seat.store.homes(table, slot).primary;
+                    let node = self.context.store.homes(table, slot).primary;
                     batch.read_stable(table.slot(node, slot), table.geometry.slot_bytes())
                 }
                 (Some(bucket), _) => self.read_bucket(&mut batch, row.table, bucket),
@@ -116,7 +116,7 @@ impl MotorTxn {
     fn write_at_once(&mut self, commit: u64) -> Result<(), TxnError> {
         self.reserve_deltas()?;
         for row in self.written() {
-            let mut batch = self.seat.lane.batch();
+            let mut batch = self.context.lane.batch();
             row.put_version(&mut batch, commit);
             if row.is_claimed() {
                 row.put_header(&mut batch, 0);
@@ -131,7 +131,7 @@ impl MotorTxn {
 
     /// Writes the log entry, and all rows with INVISIBLE versions.
     async fn write_invisible(&mut self) -> Result<(), TxnError> {
-        let mut batch = self.seat.lane.batch();
+        let mut batch = self.context.lane.batch();
         self.put_log(&mut batch)?;
         for row in self.written() {
             row.put_version(&mut batch, INVISIBLE);
@@ -145,10 +145,10 @@ impl MotorTxn {
     /// Makes the new versions of all rows visible, and releases their locks without waiting for
     /// completion.
     async fn make_visible(&mut self, commit: u64) -> Result<(), TxnError> {
-        let mut batch = self.seat.lane.batch();
+        let mut batch = self.context.lane.batch();
         self.written().for_each(|row| row.put_visible(&mut batch, commit));
         batch.post().await.map_err(broken)?;
-        let mut batch = self.seat.lane.batch();
+        let mut batch = self.context.lane.batch();
         self.written().for_each(|row| row.put_unlock(&mut batch));
         drop(batch.post());
         self.note_unlocked();
@@ -181,7 +181,7 @@ impl MotorTxn {
             nodes = nodes.or(row.nodes());
         }
         entry[1] = entry.len() as u64;
-        self.scratch.log.put(&self.seat, batch, nodes, &entry)
+        self.scratch.log.put(&self.context, batch, nodes, &entry)
     }
 
     /// Allocates a bar of deltas for each row that is updated for the first time.
@@ -194,7 +194,7 @@ impl MotorTxn {
                 continue;
             }
             let bytes = self.table(row.table).shape.bar_bytes();
-            let bar = self.seat.take(bytes).ok_or(FULL)?;
+            let bar = self.context.take(bytes).ok_or(FULL)?;
             let row = self.scratch.rows.get(at);
             (row.engine.bar, row.engine.new_bar) = (Some(bar), true);
         }

@@ -20,7 +20,7 @@ use super::row::{self, Cell, Cvt, Delta, HEADER_WORDS, LOCK_AT, Link, Shape, WOR
 use crate::store::attempt::{Attempt, Protocol};
 use crate::store::rows::{CONFLICT, Change, FULL, RowUse, Value};
 use crate::store::search::Found;
-use crate::store::seat::ThreadSeat;
+use crate::store::thread_context::ThreadContext;
 use crate::store::{Locking, SHARED_REGION};
 
 /// Motor's state for a row of a transaction.
@@ -98,9 +98,9 @@ impl Protocol for Motor {
     type Answers = Answers;
     type View = TxnView;
 
-    fn view(seat: &ThreadSeat<Self>, id: TxnId, kind: TxnKind) -> Result<TxnView, TxnError> {
-        let crate::Options { faults, locking, .. } = seat.store.options;
-        let start = seat.store.clock.latest().raw();
+    fn view(context: &ThreadContext<Self>, id: TxnId, kind: TxnKind) -> Result<TxnView, TxnError> {
+        let crate::Options { faults, locking, .. } = context.store.options;
+        let start = context.store.clock.latest().raw();
         Ok(TxnView { kind, start, id: id.raw(), faults, locking })
     }
 
@@ -151,7 +151,7 @@ impl MotorTxn {
     #[inline]
     fn post(&mut self, at: usize, step: RowStep) -> (Answers, Posted) {
         let row = &self.scratch.rows.all()[at];
-        let mut batch = self.seat.lane.batch();
+        let mut batch = self.context.lane.batch();
         let (mut lock, mut value) = (Buffer::EMPTY, Buffer::EMPTY);
         if let RowStep::Bucket(bucket) = step {
             let slot = self.read_bucket(&mut batch, row.table, bucket);
@@ -278,7 +278,7 @@ impl MotorTxn {
             return Err(CONFLICT);
         }
         let Some(cvt) = Cvt::of(words) else {
-            self.seat.note_torn();
+            self.context.note_torn();
             return Err(CONFLICT);
         };
         (row.read, row.writer, row.engine.content) = (None, None, None);
@@ -335,7 +335,7 @@ impl MotorTxn {
         // A table that was read in the middle of a row's first update may lack the bar.
         let is_whole = older.as_ref().is_none_or(|older| older.newer.len() == older.answers.len());
         let Some(content) = content.filter(|_| is_whole) else {
-            self.seat.note_torn();
+            self.context.note_torn();
             return Err(CONFLICT);
         };
         let value = self.scratch.rows.keep(content, seen.bytes as usize);
@@ -345,7 +345,7 @@ impl MotorTxn {
             if !deltas
                 .all(|(delta, words_of)| shape.take_back(*delta, done.words(*words_of), words))
             {
-                self.seat.note_torn();
+                self.context.note_torn();
                 return Err(CONFLICT);
             }
         }

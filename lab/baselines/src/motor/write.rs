@@ -28,7 +28,7 @@ impl<'t> RowWriter<'t> {
     pub(super) fn new(txn: &'t MotorTxn, row: &'t TxnRow<Known>) -> Self {
         let table = txn.table(row.table);
         let slot = row.slot.expect("a row that is written has a slot");
-        let nodes = txn.seat.store.homes(table, slot).all;
+        let nodes = txn.context.store.homes(table, slot).all;
         Self { writer: txn.id.raw(), rows: &txn.scratch.rows, row, table, slot, nodes }
     }
 

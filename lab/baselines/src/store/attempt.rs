@@ -19,7 +19,7 @@ use super::index::SlotNumber;
 use super::log::LogRing;
 use super::rows::{CONFLICT, RowUse, TxnRow, TxnRows};
 use super::search::{Found, search};
-use super::seat::ThreadSeat;
+use super::thread_context::ThreadContext;
 use super::{Faults, Locking, StoredTable, System};
 
 const WORD: usize = 8;
@@ -41,7 +41,11 @@ pub(crate) trait Protocol: System {
     ///
     /// # Errors
     /// [`TxnError::Fatal`] if the engine has no transactions of this kind.
-    fn view(seat: &ThreadSeat<Self>, id: TxnId, kind: TxnKind) -> Result<Self::View, TxnError>;
+    fn view(
+        context: &ThreadContext<Self>,
+        id: TxnId,
+        kind: TxnKind,
+    ) -> Result<Self::View, TxnError>;
 
     /// The step that reads a bucket.
     fn find(bucket: u64) -> Self::Step;
@@ -109,15 +113,15 @@ impl<P: Protocol> Default for Scratch<P> {
 
 /// Begins the transactions of one coroutine.
 pub(crate) struct Session<P: Protocol> {
-    seat: Rc<ThreadSeat<P>>,
+    context: Rc<ThreadContext<P>>,
     task: usize,
     attempts: u64,
     spare: Spare<P>,
 }
 
 impl<P: Protocol> Session<P> {
-    pub(crate) fn new(seat: Rc<ThreadSeat<P>>, task: usize) -> Self {
-        Self { seat, task, attempts: 0, spare: Rc::default() }
+    pub(crate) fn new(context: Rc<ThreadContext<P>>, task: usize) -> Self {
+        Self { context, task, attempts: 0, spare: Rc::default() }
     }
 }
 
@@ -125,23 +129,23 @@ impl<P: Protocol> TxnEngine for Session<P> {
     type Txn = Attempt<P>;
 
     async fn begin(&mut self, kind: TxnKind) -> Result<Attempt<P>, TxnError> {
-        self.seat.lane.executor().env().transaction_begins();
+        self.context.lane.executor().env().transaction_begins();
         self.attempts += 1;
-        let id = self.seat.txn_id(self.task, self.attempts);
+        let id = self.context.txn_id(self.task, self.attempts);
         Ok(Attempt {
             id,
             may_write: kind != TxnKind::ReadOnly,
-            view: P::view(&self.seat, id, kind)?,
+            view: P::view(&self.context, id, kind)?,
             scratch: self.spare.take().unwrap_or_default(),
             spare: Rc::clone(&self.spare),
-            seat: Rc::clone(&self.seat),
+            context: Rc::clone(&self.context),
         })
     }
 }
 
 /// An attempt. Dropping the attempt aborts it.
 pub(crate) struct Attempt<P: Protocol> {
-    pub(crate) seat: Rc<ThreadSeat<P>>,
+    pub(crate) context: Rc<ThreadContext<P>>,
     pub(crate) id: TxnId,
     may_write: bool,
     pub(crate) view: P::View,
@@ -151,7 +155,7 @@ pub(crate) struct Attempt<P: Protocol> {
 
 impl<P: Protocol> Attempt<P> {
     pub(crate) fn table(&self, number: usize) -> &StoredTable<P> {
-        &self.seat.store.tables[number]
+        &self.context.store.tables[number]
     }
 
     /// The primary of a row, and the row's slot.
@@ -161,12 +165,12 @@ impl<P: Protocol> Attempt<P> {
     #[inline]
     pub(crate) fn place(&self, row: &TxnRow<P::Known>) -> (NodeId, SlotNumber) {
         let slot = row.slot.expect("a step that needs the slot comes when it is known");
-        (self.seat.store.homes(self.table(row.table), slot).primary, slot)
+        (self.context.store.homes(self.table(row.table), slot).primary, slot)
     }
 
     /// Adds the READ of a bucket of a table.
     pub(crate) fn read_bucket(&self, batch: &mut Batch, table: usize, bucket: u64) -> Buffer {
-        let node = self.seat.store.placement.homes(table, bucket).primary;
+        let node = self.context.store.placement.homes(table, bucket).primary;
         let table = self.table(table);
         let at = table.geometry.bucket_addr(node, table.region, bucket);
         batch.read_stable(at, table.geometry.bucket_bytes())
@@ -174,7 +178,7 @@ impl<P: Protocol> Attempt<P> {
 
     /// Adds the compare-and-swap of a slot's lock; adds nothing where the engine takes no locks.
     pub(crate) fn lock(&self, batch: &mut Batch, slot: RemoteAddr) -> Buffer {
-        match self.seat.store.options.locking {
+        match self.context.store.options.locking {
             Locking::On => batch.compare_and_swap(lock_in::<P>(slot), 0, self.id.raw()),
             Locking::Off => Buffer::EMPTY,
         }
@@ -190,7 +194,7 @@ impl<P: Protocol> Attempt<P> {
         lock: Buffer,
         done: &Completed,
     ) -> Result<(), TxnError> {
-        let held = match self.seat.store.options.locking {
+        let held = match self.context.store.options.locking {
             Locking::On => done.words(lock)[0],
             Locking::Off => 0,
         };
@@ -212,7 +216,7 @@ impl<P: Protocol> Attempt<P> {
                 other.table == row.table && other.absent_in.is_some() && other.slot == Some(slot)
             })
         };
-        let mut addresses = self.seat.addresses.borrow_mut();
+        let mut addresses = self.context.addresses.borrow_mut();
         search(self.table(row.table), &row.key, (bucket, words), &mut addresses, is_mine)
     }
 
@@ -220,7 +224,7 @@ impl<P: Protocol> Attempt<P> {
     fn first_step(&self, row: &TxnRow<P::Known>) -> (Option<SlotNumber>, P::Step) {
         let table = self.table(row.table);
         let known = row.slot.filter(|_| row.absent_in.is_none());
-        let mut addresses = self.seat.addresses.borrow_mut();
+        let mut addresses = self.context.addresses.borrow_mut();
         let find = || addresses.find(row.table, &row.key, table.loaded.as_ref());
         match known.or_else(find) {
             Some(slot) => (Some(slot), P::visit(row.access)),
@@ -229,20 +233,20 @@ impl<P: Protocol> Attempt<P> {
     }
 
     fn add(&mut self, table: TableId, key: PrimaryKey, access: RowUse) -> Result<Item, TxnError> {
-        self.scratch.rows.declare(&self.seat.store, table, (key, access), self.may_write)
+        self.scratch.rows.declare(&self.context.store, table, (key, access), self.may_write)
     }
 
     /// Releases the locks that are still held; as published, also the locks that were only tried.
     fn let_go(&self) {
-        let published = self.seat.store.options.faults == Faults::AsPublished;
+        let published = self.context.store.options.faults == Faults::AsPublished;
         for row in self.scratch.rows.all() {
             if row.tried && !row.held {
-                self.seat.note_freed();
+                self.context.note_freed();
             }
             if (row.held || (published && row.tried)) && row.slot.is_some() {
                 let (node, slot) = self.place(row);
                 let lock = lock_in::<P>(self.table(row.table).slot(node, slot));
-                let mut batch = self.seat.lane.batch();
+                let mut batch = self.context.lane.batch();
                 batch.write_word(lock, 0);
                 // Later verbs on the connection take effect after this WRITE.
                 drop(batch.post());

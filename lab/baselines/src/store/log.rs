@@ -8,7 +8,7 @@ use lotus_fabric::lane::Batch;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 
 use super::rows::FULL;
-use super::seat::ThreadSeat;
+use super::thread_context::ThreadContext;
 use super::{SHARED_REGION, System};
 
 const WORD: usize = 8;
@@ -31,14 +31,14 @@ impl LogRing {
     /// [`FULL`] if there is no memory for the ring.
     pub(crate) fn put<S: System>(
         &mut self,
-        seat: &ThreadSeat<S>,
+        context: &ThreadContext<S>,
         batch: &mut Batch,
         nodes: NodeSet,
         entry: &[u64],
     ) -> Result<(), TxnError> {
         for part in entry.chunks(MAX_VERB_BYTES / WORD) {
             let bytes = part.len() * WORD;
-            let offset = self.place(seat, bytes as u64)?;
+            let offset = self.place(context, bytes as u64)?;
             let staged = batch.stage(bytes);
             batch.words_mut(staged).copy_from_slice(part);
             batch.write_all(nodes, SHARED_REGION, offset, staged);
@@ -47,10 +47,14 @@ impl LogRing {
     }
 
     /// Offset of the next `bytes` bytes.
-    fn place<S: System>(&mut self, seat: &ThreadSeat<S>, bytes: u64) -> Result<u64, TxnError> {
+    fn place<S: System>(
+        &mut self,
+        context: &ThreadContext<S>,
+        bytes: u64,
+    ) -> Result<u64, TxnError> {
         let first = match self.first {
             Some(first) => first,
-            None => seat.take(RING_BYTES).ok_or(FULL)?,
+            None => context.take(RING_BYTES).ok_or(FULL)?,
         };
         let at = if self.used + bytes <= RING_BYTES { self.used } else { 0 };
         (self.first, self.used) = (Some(first), at + bytes);

@@ -12,7 +12,7 @@
 //! * `load`: fills a table; `sight`: reads whole tables, for audits;
 //! * `attempt`: a transaction until its commit; `rows`: the rows that its workload has declared;
 //!   `log`: its log entries;
-//! * `seat`: a thread of a compute node.
+//! * `thread_context`: a thread of a compute node.
 
 pub(crate) mod addresses;
 pub(crate) mod attempt;
@@ -22,8 +22,8 @@ pub(crate) mod log;
 pub(crate) mod placement;
 pub(crate) mod rows;
 pub(crate) mod search;
-pub(crate) mod seat;
 pub(crate) mod sight;
+pub(crate) mod thread_context;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,20 +1,20 @@
 //! Flags of `lotus-lab bench bank`.
 
 use clap::Args;
-use lotus_loads::bank::{BankLoad, Business};
+use lotus_loads::bank::{BankLoad, BankWorkload};
 
 use super::locks::{LockRunArgs, SystemArgs};
 use lotus_runner::args::values::{micros, one_of};
 
-const BUSINESS: &[(&str, Business)] =
-    &[("smallbank", Business::SmallBank), ("transfer", Business::Transfer)];
+const BUSINESS: &[(&str, BankWorkload)] =
+    &[("smallbank", BankWorkload::SmallBank), ("transfer", BankWorkload::Transfer)];
 
 #[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct BankArgs {
     /// Transactions: SmallBank's six, or 90 % balances and 10 % transfers.
     #[arg(value_parser = one_of(BUSINESS))]
-    pub business: Business,
+    pub business: BankWorkload,
     #[command(flatten)]
     pub system: SystemArgs,
     /// Customers; of SmallBank each has two accounts.

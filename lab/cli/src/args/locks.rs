@@ -9,7 +9,7 @@ use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::zipf::KeyChooser;
 use lotus_locks::systems::ShiftLock;
 use lotus_locks::word::DeclockFields;
-use lotus_locksystems::LockName;
+use lotus_locksystems::LockSpec;
 use lotus_locksystems::fisslock::Preference;
 use lotus_locksystems::local::Policy;
 
@@ -32,7 +32,7 @@ pub struct SystemArgs {
     /// (each machine is the home of a block), or fisslock+parlock, for more locks than fit in a
     /// switch.
     #[arg(long, value_name = "NAME", default_value = "dslr")]
-    pub lock: LockName,
+    pub lock: LockSpec,
     /// Addresses of real Redis servers for redlock; a lock is held on a majority of the servers. On
     /// every fabric but sim [default: a node that acts as one server].
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', value_parser = address)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use lotus_benchmarks::config::Locks;
-use lotus_locksystems::LockName;
+use lotus_locksystems::LockSpec;
 use lotus_runner::args::LOCKS;
 use lotus_runner::args::values::{count, one_of};
 
@@ -107,7 +107,7 @@ pub struct SimLocksArgs {
     pub from: u64,
     /// One lock system alone [default: each seed's own].
     #[arg(long, value_name = "NAME", conflicts_with = "scenario")]
-    pub lock: Option<LockName>,
+    pub lock: Option<LockSpec>,
     /// A named scenario, each scenario in turn (all), or a list of scenarios (list) [default: one
     /// of each seed's own].
     #[arg(long, value_name = "NAME|all|list")]

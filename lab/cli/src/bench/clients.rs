@@ -16,14 +16,14 @@ use lotus_fabric::machines::{Machines, Threads};
 use lotus_fabric::shm::MAX_LANES;
 use lotus_fabric::sim::{Config, Interleaving, Profile, Report, Scheduled, SimMachines, World};
 use lotus_fabric::verbs::Capabilities;
-use lotus_loads::lanes::{Clients, Keeping, Latencies, Used};
+use lotus_loads::lanes::{Clients, Latencies, ServerOptions, Used};
 use lotus_locks::Recovery;
 use lotus_locks::systems::{Declock, DslrTimes, ShiftLock};
 use lotus_locks::word::DeclockFields;
-use lotus_locksystems::LockName;
+use lotus_locksystems::LockSpec;
 use lotus_locksystems::fisslock::Preference;
 use lotus_locksystems::local::Transfers;
-use lotus_locksystems::servers::Kept;
+use lotus_locksystems::servers::ServerLock;
 use lotus_locksystems::systems::{Choice, Kind, Release};
 use serde_json::json;
 
@@ -110,19 +110,19 @@ pub(super) fn check_locks(
     what: &str,
 ) -> Result<(), String> {
     match system.lock {
-        LockName::Words(kind) => check_fabric(run, what, kind),
-        LockName::Kept(kept) => check_kept(system, run, what, kept),
+        LockSpec::Words(kind) => check_fabric(run, what, kind),
+        LockSpec::Server(server_lock) => check_server_lock(system, run, what, server_lock),
     }
 }
 
 /// Refuses options that a lock service does not have, and machines that it cannot run on.
-pub(super) fn check_kept(
+pub(super) fn check_server_lock(
     system: &SystemArgs,
     run: &LockRunArgs,
     what: &str,
-    kept: Kept,
+    server_lock: ServerLock,
 ) -> Result<(), String> {
-    refuse_options(system, kept)?;
+    refuse_options(system, server_lock)?;
     if !system.redis.is_empty() && run.fabric == Fabric::Sim {
         return Err(
             "--redis is of fabrics in real time: simulated time is not that of redis".into()
@@ -172,8 +172,8 @@ fn fits(kind: Kind, wide_atomics: bool) -> Result<(), String> {
 }
 
 /// Profile of the simulated cards, and of the cores of servers.
-fn profile(args: &LockRunArgs, kept: Option<Kept>) -> Result<Profile, DeployError> {
-    let usual = if kept.is_some() { "tofino-cx5" } else { "cx3-56g" };
+fn profile(args: &LockRunArgs, server_lock: Option<ServerLock>) -> Result<Profile, DeployError> {
+    let usual = if server_lock.is_some() { "tofino-cx5" } else { "cx3-56g" };
     deploy::profile(args.profile.as_deref().unwrap_or(usual))
 }
 
@@ -189,16 +189,16 @@ const REDIS_REQUEST: Duration = Duration::from_nanos(97_200);
 /// The clients, with the core time of the servers that keep their locks: zero on fabrics in real
 /// time.
 pub(super) fn charged(clients: Clients, args: &LockRunArgs) -> Result<Clients, DeployError> {
-    if args.fabric != Fabric::Sim || clients.kept.is_none() {
+    if args.fabric != Fabric::Sim || clients.server_lock.is_none() {
         return Ok(clients);
     }
-    let profile = profile(args, clients.kept)?;
-    let request = match clients.kept {
-        Some(Kept::RedLock) => REDIS_REQUEST,
+    let profile = profile(args, clients.server_lock)?;
+    let request = match clients.server_lock {
+        Some(ServerLock::RedLock) => REDIS_REQUEST,
         _ => profile.server_request().unwrap_or_default(),
     };
-    let keeping = Keeping { request, ..clients.keeping };
-    Ok(Clients { keeping, ..clients })
+    let server_options = ServerOptions { request, ..clients.server_options };
+    Ok(Clients { server_options, ..clients })
 }
 
 /// Simulated machines with a schedule of faults.
@@ -208,7 +208,7 @@ fn simulated(
     nodes: u16,
     schedule: Vec<Scheduled>,
 ) -> Result<SimMachines, DeployError> {
-    let mut profile = profile(args, clients.kept)?;
+    let mut profile = profile(args, clients.server_lock)?;
     if let Some(ns) = args.cn_cn_ns {
         profile = profile.with_cn_cn_delay(Duration::from_nanos(ns));
     }
@@ -230,20 +230,20 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
     let each_node = if system.policy.is_some() { 1 } else { run.threads * run.coroutines };
     let requests = (run.cns * each_node).next_power_of_two() as u32;
     let room = requests.clamp(Declock::PUBLISHED_ENTRIES, DeclockFields::MAX_CAPACITY);
-    let (kind, kept) = match system.lock {
-        LockName::Words(kind) => (kind, None),
+    let (kind, server_lock) = match system.lock {
+        LockSpec::Words(kind) => (kind, None),
         // Not used.
-        LockName::Kept(kept) => (Kind::Dslr, Some(kept)),
+        LockSpec::Server(server_lock) => (Kind::Dslr, Some(server_lock)),
     };
     let redis = (!system.redis.is_empty()).then(|| system.redis.as_slice().into());
     Clients {
-        kept,
-        keeping: Keeping {
+        server_lock,
+        server_options: ServerOptions {
             redis,
             ttl: system.ttl_ms.map(Duration::from_millis),
             prefer: system.prefer,
             racks: system.racks,
-            ..Keeping::default()
+            ..ServerOptions::default()
         },
         choice: Choice {
             kind,
@@ -269,9 +269,9 @@ pub(super) fn clients(system: &SystemArgs, run: &LockRunArgs) -> Clients {
 /// A sentence: a service keeps the locks.
 pub(super) fn in_words(system: &SystemArgs, what: &str) -> Result<Kind, String> {
     match system.lock {
-        LockName::Words(kind) => Ok(kind),
-        LockName::Kept(kept) => {
-            Err(format!("{what} have locks of memory nodes, which {kept} has not"))
+        LockSpec::Words(kind) => Ok(kind),
+        LockSpec::Server(server_lock) => {
+            Err(format!("{what} have locks of memory nodes, which {server_lock} has not"))
         }
     }
 }
@@ -280,7 +280,7 @@ pub(super) fn in_words(system: &SystemArgs, what: &str) -> Result<Kind, String> 
 ///
 /// # Errors
 /// A sentence with the option's name.
-pub(super) fn refuse_options(system: &SystemArgs, kept: Kept) -> Result<(), String> {
+pub(super) fn refuse_options(system: &SystemArgs, server_lock: ServerLock) -> Result<(), String> {
     let times = DslrTimes::PUBLISHED;
     let changed = [
         ("--policy", system.policy.is_some()),
@@ -295,8 +295,8 @@ pub(super) fn refuse_options(system: &SystemArgs, kept: Kept) -> Result<(), Stri
     ];
     match changed.iter().find(|(_, is_changed)| *is_changed) {
         Some((flag, _)) => {
-            let keep = if kept.is_switched() { "a switch grants" } else { "servers keep" };
-            Err(format!("{flag} is of locks of memory nodes; {keep} those of {kept}"))
+            let keep = if server_lock.is_switched() { "a switch grants" } else { "servers keep" };
+            Err(format!("{flag} is of locks of memory nodes; {keep} those of {server_lock}"))
         }
         None => Ok(()),
     }
@@ -313,15 +313,15 @@ const fn preferred(preference: Preference) -> &'static str {
 /// Describes the lock system and its clients for a person.
 pub(super) fn who(clients: &Clients, run: &LockRunArgs) -> String {
     let (name, fabric, count) = (clients.name(), run.fabric.name(), clients.count());
-    let name = match clients.keeping.prefer.map(preferred) {
+    let name = match clients.server_options.prefer.map(preferred) {
         Some(preferred) => format!("{name} ({preferred} preferred)"),
         None => name.to_owned(),
     };
-    let name = match clients.keeping.racks {
+    let name = match clients.server_options.racks {
         Some(racks) => format!("{name} in {racks} racks"),
         None => name,
     };
-    match &clients.keeping.redis {
+    match &clients.server_options.redis {
         None => format!("{name} on {fabric}, {count} clients"),
         Some(servers) => {
             let servers = servers.iter().map(SocketAddr::to_string).collect::<Vec<_>>();
@@ -440,11 +440,11 @@ pub(super) fn as_json(
     let of = |count| per(count, operations);
     json!({
         "lock": clients.name(),
-        "redis": clients.keeping.redis.as_ref().map(|servers| {
+        "redis": clients.server_options.redis.as_ref().map(|servers| {
             servers.iter().map(SocketAddr::to_string).collect::<Vec<_>>()
         }),
-        "prefer": clients.keeping.prefer.map(preferred),
-        "racks": clients.keeping.racks,
+        "prefer": clients.server_options.prefer.map(preferred),
+        "racks": clients.server_options.racks,
         "fabric": run.fabric.name(),
         "as_published": system.as_published,
         "clients": clients.count(),

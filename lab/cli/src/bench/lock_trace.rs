@@ -10,7 +10,7 @@ use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
 use lotus_fabric::machines::Machines;
 use lotus_loads::lanes::Clients;
-use lotus_loads::traces::{FileTrace, Grain, Scans, TatpTrace, TpccTrace, Trace};
+use lotus_loads::traces::{FileTrace, LockGranularity, Scans, TatpTrace, TpccTrace, Trace};
 use lotus_loads::two_phase::{self, TraceLoad, TraceOutcome};
 use serde_json::json;
 
@@ -101,10 +101,10 @@ fn load(args: &LockTraceArgs) -> Result<TraceLoad, String> {
             (Trace::Tatp(TatpTrace::new(args.subscribers, factor, seed)), 2.8)
         }
         "tpcc" => {
-            let rows = |divisor| Grain::Rows { divisor };
-            let grain = args.row_locks.map_or(Grain::Parts, rows);
+            let rows = |divisor| LockGranularity::Rows { divisor };
+            let granularity = args.row_locks.map_or(LockGranularity::Parts, rows);
             let warehouses = args.warehouses * args.run.cns as u32;
-            let trace = TpccTrace::new(warehouses, grain, args.run.seed);
+            let trace = TpccTrace::new(warehouses, granularity, args.run.seed);
             let time = Duration::from_micros(args.scan_us);
             let scans = args.scans.map(|share| Scans { share, time });
             let trace = match scans {

@@ -11,15 +11,16 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
 use lotus_loads::lanes::{Clients, Latencies, START};
 use lotus_loads::locks::{
-    self, Fairness, Habits, HotLocks, LockLoad, LockOutcome, LongReads, LossRecovery, TimeSum,
+    self, ClientBehaviour, Fairness, HotLocks, LockLoad, LockOutcome, LongReads, LossRecovery,
+    TimeSum,
 };
 use lotus_locks::Counts;
 use serde_json::json;
 
 use super::Failure;
 use super::clients::{
-    self, LockBench, Table, check_fabric, check_kept, clients, extend, latency, micros, nodes,
-    on_machines, per, quantiles, rate, verdict, who,
+    self, LockBench, Table, check_fabric, check_server_lock, clients, extend, latency, micros,
+    nodes, on_machines, per, quantiles, rate, verdict, who,
 };
 use crate::args::{LockRunArgs, LocksArgs, SystemArgs};
 use lotus_runner::show::outputs::Outputs;
@@ -103,8 +104,10 @@ pub(super) fn refuse(
     run: &LockRunArgs,
     load: &LockLoad,
 ) -> Result<(), Failure> {
-    let checked = match load.clients.kept {
-        Some(kept) => check_kept(system, run, "locks alone", kept).and_then(|()| load.check()),
+    let checked = match load.clients.server_lock {
+        Some(server_lock) => {
+            check_server_lock(system, run, "locks alone", server_lock).and_then(|()| load.check())
+        }
         None => {
             let kind = load.clients.choice.kind;
             load.check().and_then(|()| check_fabric(run, "locks alone", kind))
@@ -126,7 +129,12 @@ fn load(args: &LocksArgs) -> LockLoad {
         every: Duration::from_micros(args.hot_every_us),
     });
     LockLoad {
-        habits: Habits { think, failing: args.failing, long_reads, kept: args.held_locks },
+        behaviour: ClientBehaviour {
+            think,
+            failing: args.failing,
+            long_reads,
+            held_locks: args.held_locks,
+        },
         count: args.count,
         zipf: args.zipf,
         hot,
@@ -151,7 +159,7 @@ pub(super) fn plain(system: &SystemArgs, run: &LockRunArgs) -> LockLoad {
         section: 1,
         object_bytes: 8,
         patience: None,
-        habits: Habits::default(),
+        behaviour: ClientBehaviour::default(),
         loses: run.loses(),
         audit: !run.no_audit,
     }
@@ -218,7 +226,7 @@ fn as_json(args: &LocksArgs, load: &LockLoad, outcome: &LockOutcome) -> serde_js
         "locks": load.count,
         "read_ratio": load.read_ratio,
         "update_ratio": load.update_ratio,
-        "held_locks": load.habits.kept,
+        "held_locks": load.behaviour.held_locks,
         "critical_section": load.section,
         "failed": outcome.tally.failed,
     });

@@ -13,20 +13,20 @@
 //!   testbeds of their papers; `recovery`: figures of losses; each is an `experiment`;
 //! * `judge`: bands around published ratios; `observed`: the fields read from a report; `timeline`;
 //!   `command`: command lines of points; `without`: broken rules;
-//! * `crew`: several points at a time; `grid`, `plot`, `course`: tables, plots, and progress.
+//! * `parallel`: several points at a time; `grid`, `plot`, `progress`: tables, plots, and progress.
 //!
 //! Imports `bench` and `args`.
 
 mod catalogue;
 mod command;
-mod course;
-mod crew;
 mod experiment;
 mod grid;
 mod judge;
 mod locks;
 mod observed;
+mod parallel;
 mod plot;
+mod progress;
 mod recovery;
 mod report;
 mod run;

@@ -9,9 +9,9 @@ use lotus_benchmarks::output::Output;
 
 use super::FigureError;
 use super::catalogue::{Chosen, chosen};
-use super::course::Course;
-use super::crew::{Job, workers};
 use super::experiment::{Findings, Length, Tally};
+use super::parallel::{Job, workers};
+use super::progress::ProgressDisplay;
 use crate::args::FiguresRunArgs;
 use lotus_runner::show::{Verdict, screen};
 
@@ -25,12 +25,12 @@ pub(super) fn run(args: &FiguresRunArgs) -> Result<Verdict, FigureError> {
     let output = args.json.as_deref().map(Output::check).transpose()?;
     let length = if args.short { Length::Short } else { Length::Full };
     let left = chosen.iter().map(|one| one.experiment.tasks(length).len()).collect();
-    let mut course = Course::start(left, workers(args.workers, length));
+    let mut progress = ProgressDisplay::start(left, workers(args.workers, length));
     let (mut json, mut verdict) = (Vec::new(), Verdict::Sound);
     for (index, one) in chosen.iter().enumerate() {
-        let findings = measure(one, index, length, &mut course)?;
+        let findings = measure(one, index, length, &mut progress)?;
         let text = text(one, &findings, &args.plots)?;
-        course.aside(|| screen::show(&text, &[&output]))?;
+        progress.aside(|| screen::show(&text, &[&output]))?;
         if !findings.fallen.is_empty() || !findings.unsound.is_empty() {
             verdict = Verdict::Unsound;
         }
@@ -47,12 +47,12 @@ fn measure(
     one: &Chosen,
     index: usize,
     length: Length,
-    course: &mut Course,
+    progress: &mut ProgressDisplay,
 ) -> Result<Findings, FigureError> {
     let Chosen { name, experiment, .. } = one;
     let (tasks, mut results) = (experiment.tasks(length), BTreeMap::new());
     let job = Job { experiment: &**experiment, name, index };
-    job.measure(tasks.iter().enumerate(), course, |number, result, _| {
+    job.measure(tasks.iter().enumerate(), progress, |number, result, _| {
         results.insert(number, result);
         Ok(())
     })?;

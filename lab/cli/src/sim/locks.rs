@@ -13,7 +13,7 @@ use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_locks::Recovery;
-use lotus_locksystems::trial::{Judgement, TrialError};
+use lotus_locksystems::trial::{TrialError, TrialResult};
 use lotus_sim::locks::{self, LockScenario};
 use serde_json::json;
 
@@ -25,7 +25,7 @@ use lotus_runner::show::{Verdict, screen};
 #[derive(Default)]
 struct Sum {
     trials: u64,
-    judged: Judgement,
+    judged: TrialResult,
 }
 
 /// A trial with violations.

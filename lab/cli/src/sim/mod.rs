@@ -54,7 +54,7 @@ pub enum SimulationError {
     UnknownOfLocks(String),
     /// A lock system is not available as published. Leave out one of the two flags.
     #[error(transparent)]
-    Unoffered(#[from] lotus_locksystems::LockUnoffered),
+    UnsupportedOption(#[from] lotus_locksystems::UnsupportedLockOption),
     /// A scenario of lock systems has no version that passes. Ask for the published version.
     #[error("nothing closes the hole of {0}: it can be had with --as-published only")]
     NothingMends(&'static str),

@@ -6,7 +6,9 @@ use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_sabotage::Rule;
-use lotus_sim::sabotage::{FalseAlarm, Row, Verdict as Hunted, control, controlled, hunt_all};
+use lotus_sim::sabotage::{
+    FalseAlarm, Row, Verdict as RuleScenarios, control, controlled, hunt_all,
+};
 
 use super::{SimulationError, bar};
 use crate::args::SabotageArgs;
@@ -37,7 +39,8 @@ pub fn run(args: &SabotageArgs) -> Result<Verdict, SimulationError> {
             judged(row)
         )?;
     }
-    let caught = rows.iter().filter(|row| matches!(row.verdict, Hunted::Caught { .. })).count();
+    let caught =
+        rows.iter().filter(|row| matches!(row.verdict, RuleScenarios::Caught { .. })).count();
     writeln!(out, "{caught} of {} broken rules were caught", rows.len())?;
 
     let runs = controlled(&rows, args.control);
@@ -59,11 +62,11 @@ fn named(name: &str) -> Result<Rule, SimulationError> {
 
 fn judged(row: &Row) -> String {
     match &row.verdict {
-        Hunted::Caught { scenario, seed, violation } => {
+        RuleScenarios::Caught { scenario, seed, violation } => {
             format!("{} ({scenario}, seed {seed})", violation.property)
         }
-        Hunted::Missed { others } if others.is_empty() => "NOBODY".to_owned(),
-        Hunted::Missed { others } => {
+        RuleScenarios::Missed { others } if others.is_empty() => "NOBODY".to_owned(),
+        RuleScenarios::Missed { others } => {
             let others: Vec<_> = others.iter().map(String::as_str).collect();
             format!("NOBODY meant for it, but: {}", others.join("; "))
         }

@@ -12,17 +12,17 @@ use lotus_locksystems::{Locker, Words};
 use rand::Rng;
 
 use super::plan::Plan;
-use super::server::{Ask, Customer, Teller};
+use super::server::{Ask, BankClient, Customer};
 use super::{BankTally, Shared};
 use crate::lanes::{LaneClient, LaneLocks, Load, Mark, Work, nanos};
 use crate::two_phase::{Failed, PAUSES, Phases};
 
 /// A lane that runs a bank's transactions.
 pub(super) struct Serving<A, L> {
-    seat: LaneClient<A>,
+    context: LaneClient<A>,
     shared: Arc<Shared>,
     locks: L,
-    teller: Rc<Teller>,
+    bank_client: Rc<BankClient>,
 }
 
 /// Reason why a client ends early.
@@ -38,10 +38,10 @@ impl Load for Arc<Shared> {
     type Tally = BankTally;
     type Work<A: Access> = Serving<A, Words<A>>;
 
-    fn work<A: Access>(&self, seat: LaneClient<A>) -> Serving<A, Words<A>> {
-        let locks = Words::over(seat.client().clone(), Arc::clone(&self.spaces));
-        let rpc = seat.client().client().rpc().clone();
-        Serving::new(seat, Self::clone(self), locks, rpc)
+    fn work<A: Access>(&self, context: LaneClient<A>) -> Serving<A, Words<A>> {
+        let locks = Words::over(context.client().clone(), Arc::clone(&self.spaces));
+        let rpc = context.client().client().rpc().clone();
+        Serving::new(context, Self::clone(self), locks, rpc)
     }
 }
 
@@ -50,19 +50,19 @@ impl<A: LaneLocks, L: Locker> Work for Serving<A, L> {
     type Tally = BankTally;
     type Failed = Ended;
 
-    fn seat(&self) -> &LaneClient<A> {
-        &self.seat
+    fn context(&self) -> &LaneClient<A> {
+        &self.context
     }
 
     /// Runs one transaction until the transaction has ended or the time is over.
     async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<BankTally>) -> Result<(), Ended> {
         let mut plan = self.shared.bank.draw(rng);
-        let began = self.seat.executor().now();
+        let began = self.context.executor().now();
         let mut order = plan.accounts.clone();
         order.sort_unstable_by_key(|want| want.lock);
         let phases = Phases {
             locker: &self.locks,
-            executor: self.seat.executor(),
+            executor: self.context.executor(),
             holders: self.shared.holders.as_ref(),
             patience: self.shared.load.patience,
         };
@@ -88,27 +88,27 @@ impl<A: LaneLocks, L: Locker> Work for Serving<A, L> {
                     tally.borrow_mut().aborts += u64::from(self.counts());
                 }
             }
-            if self.seat.executor().now() >= self.seat.times().ends {
+            if self.context.executor().now() >= self.context.times().ends {
                 return Ok(());
             }
             let most = self.shared.load.patience.as_nanos() as u64 / PAUSES;
             let pause = Duration::from_nanos(rng.random_range(0..=most));
-            self.seat.executor().sleep(pause).await;
+            self.context.executor().sleep(pause).await;
         }
     }
 
     fn mark(self: &Rc<Self>, mark: Mark, _: &mut BankTally) {
         let load = &self.shared.load;
         let lost = load.lost_node().zip(load.loses);
-        let expelled = lost.filter(|_| mark == Mark::Begin && self.seat.is_first());
+        let expelled = lost.filter(|_| mark == Mark::Begin && self.context.is_first());
         if let Some((lost, after)) = expelled {
-            let (lane, time) = (Rc::clone(self), self.seat.times().begins.after(after));
-            self.seat.executor().spawn(async move {
-                lane.seat.executor().sleep_until(time).await;
+            let (lane, time) = (Rc::clone(self), self.context.times().begins.after(after));
+            self.context.executor().spawn(async move {
+                lane.context.executor().sleep_until(time).await;
                 // No other client gets the lost node's locks before the server refuses the node's
                 // requests.
                 lane.shared.store.fence();
-                lane.seat.course().roster().settle(lost);
+                lane.context.run_context().roster().settle(lost);
             });
         }
     }
@@ -116,20 +116,20 @@ impl<A: LaneLocks, L: Locker> Work for Serving<A, L> {
 
 impl<A, L: Locker> Serving<A, L> {
     /// Creates the part of a lane that has these locks and messages.
-    pub(super) fn new(seat: LaneClient<A>, shared: Arc<Shared>, locks: L, rpc: Rpc) -> Self {
-        let teller = Teller::new(rpc, shared.load.server());
-        Self { seat, shared, locks, teller }
+    pub(super) fn new(context: LaneClient<A>, shared: Arc<Shared>, locks: L, rpc: Rpc) -> Self {
+        let bank_client = BankClient::new(rpc, shared.load.server());
+        Self { context, shared, locks, bank_client }
     }
 
     /// Returns whether an operation that ends now lies in the measured time.
     fn counts(&self) -> bool {
-        let (now, times) = (self.seat.executor().now(), self.seat.times());
+        let (now, times) = (self.context.executor().now(), self.context.times());
         times.counts_from <= now && now < times.ends
     }
 
     fn tally(&self, plan: &Plan, began: Nanos, lost: bool, tally: &RefCell<BankTally>) {
-        let ended = self.seat.executor().now();
-        self.seat.tick(began, ended);
+        let ended = self.context.executor().now();
+        self.context.tick(began, ended);
         if self.counts() {
             let (tally, ns) = (&mut *tally.borrow_mut(), nanos(began, ended));
             tally.transactions += 1;
@@ -141,7 +141,7 @@ impl<A, L: Locker> Serving<A, L> {
 
     /// Gets the balances of all accounts of the plan, and puts the balances that change.
     async fn transact(&self, plan: &mut Plan) -> Result<(), String> {
-        let mut customer: Customer = self.teller.customer();
+        let mut customer: Customer = self.bank_client.customer();
         let mut balances = Vec::with_capacity(plan.accounts.len());
         for want in &plan.accounts {
             balances.push(customer.ask(want.lock, Ask::Get).await?);

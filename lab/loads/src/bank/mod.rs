@@ -32,18 +32,19 @@ use lotus_fabric::sim::Report;
 use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSpace, LockSystem, Recovery};
 use lotus_locksystems::redlock::rules::Times;
-use lotus_locksystems::servers::{Kept, SWITCH_SLOTS};
+use lotus_locksystems::servers::{SWITCH_SLOTS, ServerLock};
 use lotus_locksystems::systems::Kind;
 
 use crate::lanes::{
-    self, Clients, Course, Done, KeptLane, LaneClient, Latencies, Run, Used, latencies, refused,
+    self, Clients, Done, LaneClient, Latencies, Run, RunContext, ServerLane, Used, latencies,
+    refused,
 };
-use crate::locks::kept::{self, Popular, Service, ServiceVisitor};
+use crate::locks::server_locks::{self, Popular, Service, ServiceVisitor};
 use crate::two_phase::{Holders, audit, spaces_of};
 use books::Books;
 use lane::Serving;
 use plan::Bank;
-pub use plan::Business;
+pub use plan::BankWorkload;
 use server::Store;
 
 /// Options of a run.
@@ -52,7 +53,7 @@ pub struct BankLoad {
     /// The clients, and the lock system.
     pub clients: Clients,
     /// Transactions of the clients.
-    pub business: Business,
+    pub business: BankWorkload,
     /// Customers of the bank.
     pub customers: u64,
     /// Time that the server's core takes for a request.
@@ -101,11 +102,15 @@ impl BankLoad {
     pub fn check(&self) -> Result<(), String> {
         self.clients.check(1)?;
         self.clients.check_room(self.accounts())?;
-        let Clients { choice, kept, cns, .. } = self.clients;
-        if let Some(kept) = kept.filter(|kept| self.loses.is_some() && !kept.outlasts_clients()) {
-            return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
+        let Clients { choice, server_lock, cns, .. } = self.clients;
+        if let Some(server_lock) = server_lock
+            .filter(|server_lock| self.loses.is_some() && !server_lock.outlasts_clients())
+        {
+            return Err(format!(
+                "a lost node takes its locks of {server_lock} with it, and the run ends"
+            ));
         }
-        if self.loses.is_some() && kept == Some(Kept::RedLock) {
+        if self.loses.is_some() && server_lock == Some(ServerLock::RedLock) {
             let why = "locks of redlock have no fence";
             return Err(format!(
                 "{why}: what a lost node has sent may come beside the next holder"
@@ -114,11 +119,11 @@ impl BankLoad {
         if self.loses.is_some() && cns < 2 {
             return Err("without its only compute node nobody goes on".to_owned());
         }
-        if self.loses.is_some() && kept.is_none() && choice.recovery == Recovery::Paper {
+        if self.loses.is_some() && server_lock.is_none() && choice.recovery == Recovery::Paper {
             let why = "locks as published do not outlast every loss";
             return Err(format!("{why}: leave out --as-published"));
         }
-        if self.audit && kept.is_none() && choice.kind == Kind::Drtm {
+        if self.audit && server_lock.is_none() && choice.kind == Kind::Drtm {
             let why = "readers of drtm have leases, which end while transactions go on";
             return Err(format!("{why}: no audit can pass"));
         }
@@ -206,15 +211,23 @@ pub fn run<M: Machines>(
     progress: &Arc<Progress>,
 ) -> Result<BankOutcome, DeployError> {
     let visit = Visit { machines, load, progress };
-    match load.clients.kept {
-        Some(kept) => {
+    match load.clients.server_lock {
+        Some(server_lock) => {
             let clients = &load.clients;
             // Accounts have equal popularity.
             let accounts = load.accounts();
             let chooser = KeyChooser::new(accounts, 0.0);
             let popular =
                 || Popular::each_with_all_clients(chooser.by_popularity(SWITCH_SLOTS as usize));
-            kept::visit(machines, kept, clients, accounts, Times::BANK, popular, visit)
+            server_locks::visit(
+                machines,
+                server_lock,
+                clients,
+                accounts,
+                Times::BANK,
+                popular,
+                visit,
+            )
         }
         None => load.clients.choice.visit(visit),
     }
@@ -249,17 +262,17 @@ impl<M: Machines> ServiceVisitor for Visit<'_, M> {
     fn visit<S: Service>(self, service: S) -> Self::Output {
         let Self { machines, load, progress } = self;
         let shared = Shared::new(load, Arc::new([]));
-        let (service, course) =
-            (Arc::new(service), Course::new(machines, load.clients.clone(), progress));
+        let (service, run_context) =
+            (Arc::new(service), RunContext::new(machines, load.clients.clone(), progress));
         let noted = Arc::clone(&shared);
-        let work = move |seat: LaneClient<KeptLane<S::Locker>>| {
-            let KeptLane(locks, rpc) = seat.client().clone();
-            Serving::new(seat, Arc::clone(&noted), locks, rpc)
+        let work = move |context: LaneClient<ServerLane<S::Locker>>| {
+            let ServerLane(locks, rpc) = context.client().clone();
+            Serving::new(context, Arc::clone(&noted), locks, rpc)
         };
         let done = with_server(machines, &shared, progress, || {
-            kept::run_lanes(machines, &course, &service, work, load.lost_node())
+            server_locks::run_lanes(machines, &run_context, &service, work, load.lost_node())
         })?;
-        shared.outcome(done, || Ok(kept::used(&*service).into_iter().collect()))
+        shared.outcome(done, || Ok(server_locks::used(&*service).into_iter().collect()))
     }
 }
 
@@ -308,7 +321,7 @@ fn locks_are_free<M: Machines, S: LockSystem>(
     shared: &Arc<Shared>,
 ) -> Result<Vec<String>, DeployError> {
     let spaces = Arc::clone(&shared.spaces);
-    let look = async move |seat| audit::not_free(&seat, &spaces).await;
+    let look = async move |context| audit::not_free(&context, &spaces).await;
     run.audit(machines, look)
 }
 

@@ -6,9 +6,9 @@ use lotus_locks::Mode;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use crate::traces::Want;
+use crate::traces::WantedLock;
 
-/// Share of transactions of [`Business::Transfer`] that only read, in per cent.
+/// Share of transactions of [`BankWorkload::Transfer`] that only read, in per cent.
 const BALANCE_PERCENT: u32 = 90;
 /// Largest transfer.
 const MAX_TRANSFER: i64 = 100;
@@ -17,14 +17,14 @@ const LEAST_INITIAL: i64 = 10_000;
 
 /// Transactions of a bank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Business {
+pub enum BankWorkload {
     /// The six transactions of SmallBank, of which 15 % only read (ShiftLock §4.5).
     SmallBank,
     /// Balances, and 10 % transfers between two accounts (FissLock §7.9).
     Transfer,
 }
 
-impl Business {
+impl BankWorkload {
     /// Names of the types of transactions.
     pub const fn kinds(self) -> &'static [&'static str] {
         match self {
@@ -58,7 +58,7 @@ pub(crate) struct Plan {
     /// Index of the transaction's type.
     pub(crate) kind: usize,
     /// The transaction's accounts; the number of an account is the number of its lock.
-    pub(crate) accounts: Vec<Want>,
+    pub(crate) accounts: Vec<WantedLock>,
     rule: Rule,
 }
 
@@ -105,7 +105,7 @@ impl Plan {
 /// A bank: customers and their business.
 #[derive(Clone, Debug)]
 pub(crate) struct Bank {
-    business: Business,
+    business: BankWorkload,
     customers: u64,
     seed: u64,
     smallbank: SmallBank,
@@ -113,7 +113,7 @@ pub(crate) struct Bank {
 
 impl Bank {
     /// Creates a bank of `customers` customers, at least two, all equally popular.
-    pub(crate) fn new(business: Business, customers: u64, seed: u64) -> Self {
+    pub(crate) fn new(business: BankWorkload, customers: u64, seed: u64) -> Self {
         let smallbank = SmallBank::new(customers, 0, 0.0, seed);
         Self { business, customers, seed, smallbank }
     }
@@ -131,8 +131,8 @@ impl Bank {
     /// Draws a transaction.
     pub(crate) fn draw(&self, rng: &mut SmallRng) -> Plan {
         match self.business {
-            Business::SmallBank => self.plan(&self.smallbank.draw(rng)),
-            Business::Transfer => {
+            BankWorkload::SmallBank => self.plan(&self.smallbank.draw(rng)),
+            BankWorkload::Transfer => {
                 let first = rng.random_range(0..self.customers);
                 if rng.random_range(0..100) < BALANCE_PERCENT {
                     return plan(0, &[first], &[], Rule::Read);
@@ -165,16 +165,16 @@ impl Bank {
 }
 
 /// Number of accounts of `customers` customers.
-pub(crate) const fn accounts(business: Business, customers: u64) -> u64 {
+pub(crate) const fn accounts(business: BankWorkload, customers: u64) -> u64 {
     match business {
         // Savings, then checking accounts.
-        Business::SmallBank => 2 * customers,
-        Business::Transfer => customers,
+        BankWorkload::SmallBank => 2 * customers,
+        BankWorkload::Transfer => customers,
     }
 }
 
 fn plan(kind: usize, reads: &[u64], writes: &[u64], rule: Rule) -> Plan {
-    let want = |mode| move |account: &u64| Want { lock: *account, mode };
+    let want = |mode| move |account: &u64| WantedLock { lock: *account, mode };
     let reads = reads.iter().map(want(Mode::Shared));
     let accounts = reads.chain(writes.iter().map(want(Mode::Exclusive))).collect();
     Plan { kind, accounts, rule }
@@ -207,7 +207,8 @@ mod tests {
 
     #[test]
     fn shares_of_writers_are_as_published() {
-        for (business, percent) in [(Business::SmallBank, 85.0), (Business::Transfer, 10.0)] {
+        for (business, percent) in [(BankWorkload::SmallBank, 85.0), (BankWorkload::Transfer, 10.0)]
+        {
             let bank = Bank::new(business, 50, 1);
             let mut rng = SmallRng::seed_from_u64(1);
             let plans: Vec<_> = (0..20_000).map(|_| bank.draw(&mut rng)).collect();
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn only_deposits_and_withdrawals_change_the_sum() {
-        let bank = Bank::new(Business::SmallBank, 20, 1);
+        let bank = Bank::new(BankWorkload::SmallBank, 20, 1);
         let mut rng = SmallRng::seed_from_u64(1);
         for _ in 0..2000 {
             let plan = bank.draw(&mut rng);

@@ -16,13 +16,13 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
-use lotus_fabric::rpc::{Patience, Responder, Rpc, Service};
+use lotus_fabric::rpc::{Responder, RetryPolicy, Rpc, Service};
 use lotus_fabric::transport::{Fabric, FabricError};
 
 /// RPC service of the bank; locks have the lower service numbers.
 const SERVICE: Service = Service(5);
 /// Retries of a request without an answer; the network loses next to no messages.
-const PATIENCE: Patience = Patience {
+const PATIENCE: RetryPolicy = RetryPolicy {
     retry_after: Duration::from_millis(200),
     retry_at_most: Duration::from_secs(2),
     tries: 8,
@@ -188,7 +188,7 @@ pub(super) fn open(
 }
 
 /// A lane's client side of the server.
-pub(super) struct Teller {
+pub(super) struct BankClient {
     rpc: Rpc,
     server: NodeId,
     /// Client names that are not in use, each with the number of its last request.
@@ -206,11 +206,11 @@ struct Named {
 
 /// A client of the server.
 pub(super) struct Customer {
-    teller: Rc<Teller>,
+    bank_client: Rc<BankClient>,
     named: Named,
 }
 
-impl Teller {
+impl BankClient {
     pub(super) fn new(rpc: Rpc, server: NodeId) -> Rc<Self> {
         Rc::new(Self { rpc, server, free: RefCell::default(), named: Cell::new(0) })
     }
@@ -224,7 +224,7 @@ impl Teller {
             let client = u64::from(node.0) << 48 | u64::from(lane.0) << 32 | number;
             Named { client, last: 0 }
         });
-        Customer { teller: Rc::clone(self), named }
+        Customer { bank_client: Rc::clone(self), named }
     }
 }
 
@@ -242,7 +242,7 @@ impl Customer {
         self.named.last += 1;
         let Named { client, last: number } = self.named;
         let request = Request { client, number, account, ask }.encode();
-        let Teller { rpc, server, .. } = &*self.teller;
+        let BankClient { rpc, server, .. } = &*self.bank_client;
         let reply = rpc.call(address(*server), SERVICE, &request, PATIENCE).await;
         let reply = reply.map_err(|error| format!("the bank does not answer: {error}"))?;
         let bytes = reply.first_chunk().ok_or("the bank answers what is no balance")?;
@@ -252,7 +252,7 @@ impl Customer {
 
 impl Drop for Customer {
     fn drop(&mut self) {
-        self.teller.free.borrow_mut().push(self.named);
+        self.bank_client.free.borrow_mut().push(self.named);
     }
 }
 

@@ -2,18 +2,18 @@
 
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Fault, MemoryFate, Profile, Scheduled, SimMachines, When, World};
-use lotus_locksystems::servers::Kept;
+use lotus_locksystems::servers::ServerLock;
 use lotus_locksystems::systems::Choice;
 
 use super::*;
-use crate::lanes::{Keeping, START};
+use crate::lanes::{START, ServerOptions};
 
-fn short(kind: Kind, business: Business) -> BankLoad {
+fn short(kind: Kind, business: BankWorkload) -> BankLoad {
     BankLoad {
         clients: Clients {
             choice: Choice::of(kind),
-            kept: None,
-            keeping: Keeping::default(),
+            server_lock: None,
+            server_options: ServerOptions::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -51,7 +51,7 @@ fn simulated(load: &BankLoad, seed: u64) -> BankOutcome {
 #[test]
 fn no_money_comes_or_goes() {
     for kind in [Kind::ShiftLock, Kind::Declock, Kind::Dslr, Kind::Cas] {
-        for business in [Business::SmallBank, Business::Transfer] {
+        for business in [BankWorkload::SmallBank, BankWorkload::Transfer] {
             let outcome = simulated(&short(kind, business), 1);
             assert_eq!(outcome.findings, Some(Vec::new()), "{kind}, {business:?}");
             let BankTally { transactions, of_kind_ns, lost, .. } = outcome.tally;
@@ -66,7 +66,7 @@ fn no_money_comes_or_goes() {
 /// A server that is slow bounds the rate: two requests of a transaction at the most common.
 #[test]
 fn the_server_takes_one_request_after_another() {
-    let load = short(Kind::ShiftLock, Business::Transfer);
+    let load = short(Kind::ShiftLock, BankWorkload::Transfer);
     let request = Duration::from_micros(20);
     let load = BankLoad { request, customers: 1000, ..load };
     let BankOutcome { tally, requests, .. } = simulated(&load, 1);
@@ -83,7 +83,7 @@ fn what_a_lost_node_leaves_is_explained() {
     let mut unfinished = 0;
     for kind in [Kind::ShiftLock, Kind::Declock, Kind::Dslr, Kind::Cas] {
         for seed in 1..=3 {
-            let load = short(kind, Business::SmallBank);
+            let load = short(kind, BankWorkload::SmallBank);
             let clients = Clients { warmup: 0.4, secs: 0.02, ..load.clients.clone() };
             let loses = Some(Duration::from_micros(2000 + 7 * seed));
             let request = Duration::from_micros(20);
@@ -104,9 +104,9 @@ fn what_a_lost_node_leaves_is_explained() {
 /// The audit finds money that no transaction has moved.
 #[test]
 fn money_that_vanishes_is_found() {
-    let bank = Bank::new(Business::Transfer, 4, 1);
+    let bank = Bank::new(BankWorkload::Transfer, 4, 1);
     let balances: Vec<i64> = (0..4).map(|account| bank.initial(account)).collect();
-    let load = BankLoad { customers: 4, ..short(Kind::Cas, Business::Transfer) };
+    let load = BankLoad { customers: 4, ..short(Kind::Cas, BankWorkload::Transfer) };
     let shared = |change: i64| {
         let mut balances = balances.clone();
         balances[2] += change;
@@ -124,7 +124,7 @@ fn money_that_vanishes_is_found() {
 
 #[test]
 fn a_bank_runs_on_threads() {
-    let load = short(Kind::Declock, Business::SmallBank);
+    let load = short(Kind::Declock, BankWorkload::SmallBank);
     let clients = Clients { warmup: 0.0, secs: 0.3, ..load.clients.clone() };
     let load = BankLoad { clients, request: Duration::ZERO, ..load };
     let outcome = run(&Threads::new(load.nodes(), 1), &load, &progress()).expect("it runs");
@@ -134,10 +134,18 @@ fn a_bank_runs_on_threads() {
 
 #[test]
 fn no_money_comes_or_goes_under_locks_of_servers() {
-    for service in [Kept::SrvLock, Kept::ParLock, Kept::Rpc, Kept::FissLock, Kept::RedLock] {
-        let load = short(Kind::Dslr, Business::SmallBank);
-        let keeping = Keeping { request: Duration::from_micros(1), ..Keeping::default() };
-        let clients = Clients { kept: Some(service), keeping, ..load.clients.clone() };
+    for service in [
+        ServerLock::SrvLock,
+        ServerLock::ParLock,
+        ServerLock::Rpc,
+        ServerLock::FissLock,
+        ServerLock::RedLock,
+    ] {
+        let load = short(Kind::Dslr, BankWorkload::SmallBank);
+        let server_options =
+            ServerOptions { request: Duration::from_micros(1), ..ServerOptions::default() };
+        let clients =
+            Clients { server_lock: Some(service), server_options, ..load.clients.clone() };
         let load = BankLoad { clients, ..load };
         assert_eq!(load.check(), Ok(()));
         let outcome = simulated(&load, 1);
@@ -150,10 +158,12 @@ fn no_money_comes_or_goes_under_locks_of_servers() {
 #[test]
 fn what_a_lost_node_leaves_is_explained_under_locks_of_servers() {
     let mut unfinished = 0;
-    for service in [Kept::SrvLock, Kept::Rpc, Kept::NetLock, Kept::FissLock] {
+    for service in [ServerLock::SrvLock, ServerLock::Rpc, ServerLock::NetLock, ServerLock::FissLock]
+    {
         for seed in 1..=3 {
-            let load = short(Kind::Dslr, Business::SmallBank);
-            let clients = Clients { kept: Some(service), warmup: 0.03, ..load.clients.clone() };
+            let load = short(Kind::Dslr, BankWorkload::SmallBank);
+            let clients =
+                Clients { server_lock: Some(service), warmup: 0.03, ..load.clients.clone() };
             let loses = Some(Duration::from_micros(2000 + 7 * seed));
             let request = Duration::from_micros(20);
             let load = BankLoad { clients, loses, request, ..load };
@@ -171,15 +181,15 @@ fn what_a_lost_node_leaves_is_explained_under_locks_of_servers() {
 #[test]
 fn nobody_outlasts_a_loss_that_takes_locks_along() {
     let reasons = [
-        (Kept::ParLock, "takes its locks"),
-        (Kept::FissParLock, "takes its locks"),
-        (Kept::RedLock, "no fence"),
+        (ServerLock::ParLock, "takes its locks"),
+        (ServerLock::FissParLock, "takes its locks"),
+        (ServerLock::RedLock, "no fence"),
     ];
-    for (kept, reason) in reasons {
-        let load = short(Kind::Dslr, Business::SmallBank);
-        let clients = Clients { kept: Some(kept), ..load.clients.clone() };
+    for (server_lock, reason) in reasons {
+        let load = short(Kind::Dslr, BankWorkload::SmallBank);
+        let clients = Clients { server_lock: Some(server_lock), ..load.clients.clone() };
         let loses = Some(Duration::from_micros(2000));
         let refused = BankLoad { clients, loses, ..load }.check();
-        assert!(refused.is_err_and(|why| why.contains(reason)), "{kept}");
+        assert!(refused.is_err_and(|why| why.contains(reason)), "{server_lock}");
     }
 }

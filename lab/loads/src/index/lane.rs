@@ -58,7 +58,7 @@ pub(super) async fn put_pages(
 
 /// A lane that searches and updates the tree.
 pub(super) struct Visits<A: Access> {
-    seat: LaneClient<A>,
+    context: LaneClient<A>,
     tree: Tree<A>,
     shared: Arc<Shared>,
 }
@@ -67,8 +67,8 @@ impl Load for Arc<Shared> {
     type Tally = TreeTally;
     type Work<A: Access> = Visits<A>;
 
-    fn work<A: Access>(&self, seat: LaneClient<A>) -> Visits<A> {
-        Visits::new(seat, Self::clone(self))
+    fn work<A: Access>(&self, context: LaneClient<A>) -> Visits<A> {
+        Visits::new(context, Self::clone(self))
     }
 }
 
@@ -77,13 +77,13 @@ impl<A: Access> Work for Visits<A> {
     type Tally = TreeTally;
     type Failed = Failed;
 
-    fn seat(&self) -> &LaneClient<A> {
-        &self.seat
+    fn context(&self) -> &LaneClient<A> {
+        &self.context
     }
 
     /// Searches or updates one key.
     async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<TreeTally>) -> Result<(), Failed> {
-        let (shared, executor) = (&*self.shared, self.seat.executor());
+        let (shared, executor) = (&*self.shared, self.context.executor());
         let key = shared.chooser.draw(rng);
         let updates = rng.random_bool(shared.load.update_ratio);
         let began = executor.now();
@@ -92,8 +92,8 @@ impl<A: Access> Work for Visits<A> {
             false => self.search(key).await?,
         }
         let ended = executor.now();
-        self.seat.tick(began, ended);
-        if began >= self.seat.times().counts_from {
+        self.context.tick(began, ended);
+        if began >= self.context.times().counts_from {
             let (tally, ns) = (&mut *tally.borrow_mut(), nanos(began, ended));
             tally.operations += 1;
             tally.operation_ns.saturating_record(ns);
@@ -116,9 +116,9 @@ impl<A: Access> Work for Visits<A> {
 }
 
 impl<A: Access> Visits<A> {
-    pub(super) fn new(seat: LaneClient<A>, shared: Arc<Shared>) -> Self {
-        let tree = Tree::new(seat.lane().clone(), seat.client().clone(), shared.places);
-        Self { seat, tree, shared }
+    pub(super) fn new(context: LaneClient<A>, shared: Arc<Shared>) -> Self {
+        let tree = Tree::new(context.lane().clone(), context.client().clone(), shared.places);
+        Self { context, tree, shared }
     }
 
     async fn update(&self, key: u64) -> Result<(), Failed> {
@@ -146,8 +146,8 @@ impl<A: Access> Visits<A> {
     /// Audits the pages and locks; returns the findings, or a sentence if the tree cannot be read.
     pub(super) async fn audit(self) -> Result<(Shape, Vec<String>), String> {
         let places = self.shared.places;
-        let parts = Parts::read(self.seat.lane(), places).await?;
-        let is_free = |words| self.seat.client().client().system().is_unused(words);
+        let parts = Parts::read(self.context.lane(), places).await?;
+        let is_free = |words| self.context.client().client().system().is_unused(words);
         let ledger = self.shared.ledger.as_ref();
         let keys = ledger.map_or(0, Ledger::keys);
         let may_have = |key, value| ledger.is_none_or(|ledger| ledger.may_have(key, value));
@@ -168,7 +168,7 @@ impl<A: Access> Visits<A> {
             self.update(key).await?;
             self.search(key).await?;
         }
-        self.seat.client().client().quiet().await;
+        self.context.client().client().quiet().await;
         Ok(self.tree.counts())
     }
 }

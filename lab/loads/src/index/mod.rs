@@ -254,7 +254,7 @@ fn audit<M: Machines, S: LockSystem>(
     shared: &Arc<Shared>,
 ) -> Result<(Shape, Vec<String>), DeployError> {
     let noted = Arc::clone(shared);
-    let look = async move |seat| Visits::new(seat, noted).audit().await;
+    let look = async move |context| Visits::new(context, noted).audit().await;
     let (shape, mut findings) = run.audit(machines, look)?;
     let wrong = shared.ledger.as_ref().map_or(0, Ledger::wrong);
     if wrong > 0 {

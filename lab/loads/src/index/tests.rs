@@ -9,14 +9,14 @@ use lotus_locksystems::local::Policy;
 use lotus_locksystems::systems::{Choice, Kind};
 
 use super::*;
-use crate::lanes::{Keeping, START};
+use crate::lanes::{START, ServerOptions};
 
 fn small(kind: Kind) -> TreeLoad {
     TreeLoad {
         clients: Clients {
             choice: Choice { entries: 64, ..Choice::of(kind) },
-            kept: None,
-            keeping: Keeping::default(),
+            server_lock: None,
+            server_options: ServerOptions::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -190,8 +190,8 @@ impl Visitor for Losing {
         assert_eq!(others.ended(), None);
         // As a member that comes later, while the lanes that are left answer when locks are reset.
         let noted = Arc::clone(&shared);
-        let look = async move |seat| {
-            let visits = Visits::new(seat, noted);
+        let look = async move |context| {
+            let visits = Visits::new(context, noted);
             let counts = visits.visit_all().await.expect("all locks become free");
             Ok((counts.mended, visits.audit().await?.1))
         };

@@ -17,7 +17,7 @@ use lotus_locks::{Client, Counts, Identity, Member};
 use lotus_locksystems::Locker;
 use lotus_locksystems::local::{Access, Transfers};
 
-use super::{Course, Done, Run, Times, Used};
+use super::{Done, Run, RunContext, Times, Used};
 
 /// RPC service for messages about locks between lanes.
 const SERVICE: Service = Service(0);
@@ -40,7 +40,7 @@ pub(crate) trait Load: Clone + Send + 'static {
     type Work<A: Access>: Work<Access = A, Tally = Self::Tally>;
 
     /// Creates the part of a lane.
-    fn work<A: Access>(&self, seat: LaneClient<A>) -> Self::Work<A>;
+    fn work<A: Access>(&self, context: LaneClient<A>) -> Self::Work<A>;
 }
 
 /// A moment of a run.
@@ -64,7 +64,7 @@ pub(crate) trait Work: 'static {
     type Failed: Display;
 
     /// The lane.
-    fn seat(&self) -> &LaneClient<Self::Access>;
+    fn context(&self) -> &LaneClient<Self::Access>;
 
     /// Performs one operation, and tallies the operation if it counts.
     fn operate(
@@ -105,9 +105,9 @@ impl<A: Access> LaneLocks for A {
 
 /// A lane's use of locks that a service keeps, and the lane's messages.
 #[derive(Clone)]
-pub(crate) struct KeptLane<L>(pub(crate) L, pub(crate) Rpc);
+pub(crate) struct ServerLane<L>(pub(crate) L, pub(crate) Rpc);
 
-impl<L: Locker> LaneLocks for KeptLane<L> {
+impl<L: Locker> LaneLocks for ServerLane<L> {
     fn counts(&self) -> Counts {
         self.0.counts()
     }
@@ -125,7 +125,7 @@ impl<L: Locker> LaneLocks for KeptLane<L> {
 pub(crate) struct LaneClient<A> {
     lane: Lane,
     client: A,
-    course: Arc<Course>,
+    run_context: Arc<RunContext>,
     /// Number of the lane among all lanes with clients.
     index: usize,
 }
@@ -140,22 +140,22 @@ impl<A: Access> LaneClient<A> {
         lane: u16,
         table: A::Table,
     ) -> Result<Self, FabricError> {
-        let peers = Rc::new(run.course.roster().clone());
+        let peers = Rc::new(run.run_context.roster().clone());
         let identity = Identity { member, peers, service: SERVICE };
         let (client, lane) = Client::open((run.make)(), executor, fabric, lane, identity)?;
         let client = A::of(client, table);
         client.keep_time(run.clocks);
-        Ok(Self::new(&run.course, lane, client))
+        Ok(Self::new(&run.run_context, lane, client))
     }
 }
 
 impl<A> LaneClient<A> {
-    /// The seat of a lane that is open.
-    pub(crate) fn new(course: &Arc<Course>, lane: Lane, client: A) -> Self {
+    /// Returns the context of a lane that is open.
+    pub(crate) fn new(run_context: &Arc<RunContext>, lane: Lane, client: A) -> Self {
         let at = lane.at();
-        let index = usize::from(at.node.0 - 1) * usize::from(course.clients().threads);
+        let index = usize::from(at.node.0 - 1) * usize::from(run_context.clients().threads);
         let index = index + usize::from(at.lane.0);
-        Self { lane, client, course: Arc::clone(course), index }
+        Self { lane, client, run_context: Arc::clone(run_context), index }
     }
 
     pub(crate) fn lane(&self) -> &Lane {
@@ -170,12 +170,12 @@ impl<A> LaneClient<A> {
         self.lane.executor()
     }
 
-    pub(crate) fn course(&self) -> &Course {
-        &self.course
+    pub(crate) fn run_context(&self) -> &RunContext {
+        &self.run_context
     }
 
     pub(crate) fn times(&self) -> &Times {
-        &self.course.times
+        &self.run_context.times
     }
 
     /// Number of the lane among all lanes with clients, from 0.
@@ -190,14 +190,14 @@ impl<A> LaneClient<A> {
 
     /// Counts an operation, for observers of the run.
     pub(crate) fn tick(&self, began: Nanos, now: Nanos) {
-        self.course.progress.tick(self.index, now.0, true);
-        self.course.progress.note_latency(self.index, now.0.saturating_sub(began.0));
+        self.run_context.progress.tick(self.index, now.0, true);
+        self.run_context.progress.note_latency(self.index, now.0.saturating_sub(began.0));
     }
 
     /// Whether an external failure has made the run worthless. The lane then stops waiting: a
     /// client may wait forever for an answer that never comes.
     fn has_failed(&self) -> bool {
-        self.course.progress.failure().is_some()
+        self.run_context.progress.failure().is_some()
     }
 
     /// Whether the lane begins no further operation: see [`Self::has_failed`] and
@@ -205,12 +205,12 @@ impl<A> LaneClient<A> {
     ///
     /// [`Progress::ending_after`]: lotus_benchmarks::progress::Progress::ending_after
     fn is_over(&self) -> bool {
-        self.has_failed() || self.course.progress.is_complete(self.index)
+        self.has_failed() || self.run_context.progress.is_complete(self.index)
     }
 
     /// End of the measured time: the last operation of a lane that has done its share.
     fn ended(&self) -> Nanos {
-        let progress = &self.course.progress;
+        let progress = &self.run_context.progress;
         let ends = self.times().ends;
         match progress.is_complete(self.index) {
             true => Nanos(progress.last_end_ns(self.index)).min(ends),
@@ -258,13 +258,13 @@ where
     W::Tally: Default,
 {
     let work = Rc::new(work);
-    let executor = work.seat().executor().clone();
-    let Times { begins, counts_from, ends } = *work.seat().times();
-    let clients = work.seat().course.clients.coroutines;
+    let executor = work.context().executor().clone();
+    let Times { begins, counts_from, ends } = *work.context().times();
+    let clients = work.context().run_context.clients.coroutines;
     let ended = Rc::new(RefCell::new(None));
     let tally = Rc::new(RefCell::new(W::Tally::default()));
     let (running, is_quiet) = (Rc::new(Cell::new(clients)), Rc::new(Cell::new(false)));
-    work.seat().wait_until(begins).await;
+    work.context().wait_until(begins).await;
     work.mark(Mark::Begin, &mut tally.borrow_mut());
     for number in 0..clients {
         let (work, tally, ended) = (Rc::clone(&work), Rc::clone(&tally), Rc::clone(&ended));
@@ -276,23 +276,23 @@ where
             running.set(running.get() - 1);
             if running.get() == 0 {
                 // The last client makes sure that the lane has nothing outstanding.
-                work.seat().client.quiet().await;
+                work.context().client.quiet().await;
                 is_quiet.set(true);
             }
         });
     }
-    work.seat().wait_until(counts_from).await;
-    let before = work.seat().used();
+    work.context().wait_until(counts_from).await;
+    let before = work.context().used();
     work.mark(Mark::From, &mut tally.borrow_mut());
-    work.seat().wait_until(ends).await;
-    let after = work.seat().used();
+    work.context().wait_until(ends).await;
+    let after = work.context().used();
     work.mark(Mark::To, &mut tally.borrow_mut());
-    let mut last = LastLock::new(work.seat().locked(), executor.now());
-    while !is_quiet.get() && !work.seat().has_failed() {
+    let mut last = LastLock::new(work.context().locked(), executor.now());
+    while !is_quiet.get() && !work.context().has_failed() {
         executor.sleep(Duration::from_micros(20)).await;
-        if last.is_long_ago(work.seat().locked(), executor.now()) {
+        if last.is_long_ago(work.context().locked(), executor.now()) {
             let (left, stuck) = (running.get(), STUCK.as_secs());
-            work.seat().course.progress.fail(format!(
+            work.context().run_context.progress.fail(format!(
                 "the time of the run is over, and {left} clients of a lane, none of which got a \
                  lock in {stuck} s, still wait for one"
             ));
@@ -303,7 +303,7 @@ where
         counts: after.counts - before.counts,
         transfers: after.transfers - before.transfers,
         verbs: after.verbs - &before.verbs,
-        secs: work.seat().ended().since(counts_from).as_secs_f64(),
+        secs: work.context().ended().since(counts_from).as_secs_f64(),
     };
     Done { tally: tally.take(), used, ended: ended.take(), utilisation: None }
 }
@@ -335,9 +335,9 @@ async fn run_client<W: Work>(
     number: u16,
     tally: &RefCell<W::Tally>,
 ) -> Result<(), W::Failed> {
-    let seat = work.seat();
-    let mut rng = seat.rng(number);
-    while seat.executor().now() < seat.times().ends && !seat.is_over() {
+    let context = work.context();
+    let mut rng = context.rng(number);
+    while context.executor().now() < context.times().ends && !context.is_over() {
         work.operate(&mut rng, tally).await?;
     }
     Ok(())

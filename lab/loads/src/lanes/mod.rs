@@ -33,11 +33,11 @@ use lotus_locks::{Client, Counts, LockSystem, Member, Roster};
 use lotus_locksystems::fisslock::Preference;
 use lotus_locksystems::fisslock::capacity::{Fallback, Placement};
 use lotus_locksystems::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
-use lotus_locksystems::servers::Kept;
+use lotus_locksystems::servers::ServerLock;
 use lotus_locksystems::systems::Choice;
 
 pub(crate) use findings::Findings;
-pub(crate) use lane::{KeptLane, LaneClient, LaneLocks, Load, Mark, Work, nanos};
+pub(crate) use lane::{LaneClient, LaneLocks, Load, Mark, ServerLane, Work, nanos};
 
 /// The memory node.
 pub(crate) const MEMORY: NodeId = NodeId(0);
@@ -58,9 +58,9 @@ pub struct Clients {
     /// The lock system.
     pub choice: Choice,
     /// The lock service that keeps the locks; if present, there is no lock system.
-    pub kept: Option<Kept>,
+    pub server_lock: Option<ServerLock>,
     /// Options of the lock service.
-    pub keeping: Keeping,
+    pub server_options: ServerOptions,
     /// The policy by which the clients of a node share the node's locks, if they share locks.
     pub policy: Option<Policy>,
     /// Compute nodes.
@@ -77,19 +77,21 @@ pub struct Clients {
 
 /// How a lock service keeps locks.
 #[derive(Clone, Debug, Default)]
-pub struct Keeping {
-    /// Addresses of real Redis servers for [`Kept::RedLock`]; without addresses a node is the
+pub struct ServerOptions {
+    /// Addresses of real Redis servers for [`ServerLock::RedLock`]; without addresses a node is the
     /// server.
     pub redis: Option<Arc<[SocketAddr]>>,
-    /// Time to live of the keys of [`Kept::RedLock`], in place of the load's own.
+    /// Time to live of the keys of [`ServerLock::RedLock`], in place of the load's own.
     pub ttl: Option<Duration>,
-    /// Preference of [`Kept::FissLock`] and [`Kept::FissLockLocal`], in place of readers.
+    /// Preference of [`ServerLock::FissLock`] and [`ServerLock::FissLockLocal`], in place of
+    /// readers.
     pub prefer: Option<Preference>,
-    /// Number of racks of [`Kept::FissLock`] and [`Kept::FissLockLocal`], each with a switch, in
-    /// place of one rack.
+    /// Number of racks of [`ServerLock::FissLock`] and [`ServerLock::FissLockLocal`], each with a
+    /// switch, in place of one rack.
     pub racks: Option<u16>,
     /// Core time of a server for a request and its release, where time is virtual. A machine of
-    /// [`Kept::FissLock`] takes half of this time for a packet: a server's request is two messages.
+    /// [`ServerLock::FissLock`] takes half of this time for a packet: a server's request is two
+    /// messages.
     pub request: Duration,
 }
 
@@ -109,25 +111,25 @@ impl Clients {
 
     /// Number of switches.
     fn racks(&self) -> u16 {
-        match self.kept {
-            Some(kept) if kept.has_switch() => self.keeping.racks.unwrap_or(1),
+        match self.server_lock {
+            Some(server_lock) if server_lock.has_switch() => self.server_options.racks.unwrap_or(1),
             _ => 0,
         }
     }
 
     /// Name of the lock system or of the lock service.
     pub const fn name(&self) -> &'static str {
-        match self.kept {
-            Some(kept) => kept.name(),
+        match self.server_lock {
+            Some(server_lock) => server_lock.name(),
             None => self.choice.kind.name(),
         }
     }
 
     /// Refuses more locks than a switch has room for, if a switch grants the locks.
     pub(crate) fn check_room(&self, locks: u64) -> Result<(), String> {
-        let fallback = match self.kept {
-            Some(Kept::FissLock | Kept::FissLockLocal) => Fallback::None,
-            Some(Kept::FissParLock) => Fallback::ParLock,
+        let fallback = match self.server_lock {
+            Some(ServerLock::FissLock | ServerLock::FissLockLocal) => Fallback::None,
+            Some(ServerLock::FissParLock) => Fallback::ParLock,
             _ => return Ok(()),
         };
         let room = Placement::new(self.cns.into(), self.racks().into(), locks, fallback);
@@ -135,12 +137,14 @@ impl Clients {
     }
 
     /// Refuses options that the chosen lock service does not have.
-    fn check_keeping(&self) -> Result<(), String> {
-        let (Keeping { redis, ttl, prefer, racks, .. }, name) = (&self.keeping, self.name());
-        if self.kept != Some(Kept::RedLock) && (redis.is_some() || ttl.is_some()) {
+    fn check_server_options(&self) -> Result<(), String> {
+        let (ServerOptions { redis, ttl, prefer, racks, .. }, name) =
+            (&self.server_options, self.name());
+        if self.server_lock != Some(ServerLock::RedLock) && (redis.is_some() || ttl.is_some()) {
             return Err(format!("only redlock has servers of redis and times to live, not {name}"));
         }
-        let is_fisslock = matches!(self.kept, Some(Kept::FissLock | Kept::FissLockLocal));
+        let is_fisslock =
+            matches!(self.server_lock, Some(ServerLock::FissLock | ServerLock::FissLockLocal));
         if prefer.is_some() && !is_fisslock {
             return Err(format!("only fisslock and fisslock-local have a preference, not {name}"));
         }
@@ -163,11 +167,11 @@ impl Clients {
     /// Refuses contradictory options, and more clients than a lock can count if each client asks
     /// for `terms` lease terms.
     pub(crate) fn check(&self, terms: u32) -> Result<(), String> {
-        self.check_keeping()?;
-        if let Some(kept) = self.kept {
+        self.check_server_options()?;
+        if let Some(server_lock) = self.server_lock {
             return match self.policy {
                 None => Ok(()),
-                Some(_) => Err(format!("{kept} keeps no locks that a node's clients share")),
+                Some(_) => Err(format!("{server_lock} keeps no locks that a node's clients share")),
             };
         }
         let kind = self.choice.kind;
@@ -278,7 +282,7 @@ pub(crate) fn register<M: Machines>(machines: &M, bytes: u64) -> Result<Counters
 }
 
 /// State shared by all lanes of a run, independent of the lock system.
-pub(crate) struct Course {
+pub(crate) struct RunContext {
     clients: Clients,
     times: Times,
     progress: Arc<Progress>,
@@ -289,7 +293,7 @@ pub(crate) struct Course {
 
 /// A run of clients of a lock system.
 pub(crate) struct Run<S> {
-    course: Arc<Course>,
+    run_context: Arc<RunContext>,
     clocks: Counters,
     make: Make<S>,
 }
@@ -302,7 +306,7 @@ pub(crate) struct Running<C, T> {
     stop: Sender<()>,
 }
 
-impl Course {
+impl RunContext {
     /// Creates a run whose clients begin after [`START`].
     pub(crate) fn new<M: Machines>(
         machines: &M,
@@ -442,12 +446,12 @@ impl<S: LockSystem> Run<S> {
         clocks: Counters,
         make: Make<S>,
     ) -> Arc<Self> {
-        Arc::new(Self { course: Course::new(machines, clients, progress), clocks, make })
+        Arc::new(Self { run_context: RunContext::new(machines, clients, progress), clocks, make })
     }
 
     #[cfg(test)]
     pub(crate) fn roster(&self) -> &Roster {
-        &self.course.roster
+        &self.run_context.roster
     }
 
     /// Starts all lanes.
@@ -456,10 +460,10 @@ impl<S: LockSystem> Run<S> {
         machines: &M,
         load: &L,
     ) -> Result<Running<M::Core, L::Tally>, DeployError> {
-        match self.course.clients.policy {
+        match self.run_context.clients.policy {
             None => self.start_lanes::<M, L, Client<S>>(machines, load, || ()),
             Some(policy) => {
-                let table = || Arc::new(LocalTable::new(policy, self.course.clients.threads));
+                let table = || Arc::new(LocalTable::new(policy, self.run_context.clients.threads));
                 self.start_lanes::<M, L, LocalClient<S>>(machines, load, table)
             }
         }
@@ -479,15 +483,15 @@ impl<S: LockSystem> Run<S> {
         A: Access<System = S>,
     {
         let mut lanes = Vec::new();
-        for member in self.course.members()? {
+        for member in self.run_context.members()? {
             let table = table();
-            for lane in 0..self.course.clients.threads {
+            for lane in 0..self.run_context.clients.threads {
                 let open = self.open::<A>(machines.fabric(), member, lane, table.clone());
                 lanes.push((member, lane, open));
             }
         }
         let load = load.clone();
-        self.course.start(machines, lanes, move |seat: LaneClient<A>| load.work(seat))
+        self.run_context.start(machines, lanes, move |context: LaneClient<A>| load.work(context))
     }
 
     /// Opens a lane on its core; a failure to open the lane is a failure of the run.
@@ -500,8 +504,8 @@ impl<S: LockSystem> Run<S> {
     ) -> impl FnOnce(&mut Executor) -> Option<LaneClient<A>> + Send + use<S, A> {
         let run = Arc::clone(self);
         move |executor| {
-            let seat = LaneClient::open(&run, executor, &*fabric, member, lane, table);
-            seat.map_err(|error| run.course.progress.fail(error.to_string())).ok()
+            let context = LaneClient::open(&run, executor, &*fabric, member, lane, table);
+            context.map_err(|error| run.run_context.progress.fail(error.to_string())).ok()
         }
     }
 
@@ -517,7 +521,7 @@ impl<S: LockSystem> Run<S> {
         lost: Option<NodeId>,
     ) -> Result<Done<L::Tally>, DeployError> {
         let running = self.start(machines, load)?;
-        self.course.finish(machines, running, lost)
+        self.run_context.finish(machines, running, lost)
     }
 
     /// Inspects the state left by the clients, on a lane of the outsider node.
@@ -530,12 +534,12 @@ impl<S: LockSystem> Run<S> {
         R: 'static + Send,
         F: AsyncFnOnce(LaneClient<Client<S>>) -> Result<R, String> + Send + 'static,
     {
-        let member = self.course.roster.join(self.course.clients.outsider(), 1);
+        let member = self.run_context.roster.join(self.run_context.clients.outsider(), 1);
         let member = member.ok_or_else(|| refused("locks name fewer nodes"))?;
         let open = self.open::<Client<S>>(machines.fabric(), member, 0, ());
-        self.course.audit(machines, move |executor| {
-            let seat = open(executor)?;
-            Some(Box::pin(async move { look(seat).await }) as Looking<R>)
+        self.run_context.audit(machines, move |executor| {
+            let context = open(executor)?;
+            Some(Box::pin(async move { look(context).await }) as Looking<R>)
         })
     }
 }
@@ -566,11 +570,11 @@ where
     W::Tally: Default + Send + 'static,
 {
     Box::new(move |executor| {
-        let Some(seat) = open(executor) else { return Box::pin(async {}) };
+        let Some(context) = open(executor) else { return Box::pin(async {}) };
         Box::pin(async move {
-            let client = seat.client().clone();
+            let client = context.client().clone();
             // The report is not received if another lane broke.
-            let _ = sender.send(lane::run(work(seat)).await).await;
+            let _ = sender.send(lane::run(work(context)).await).await;
             // The reports end with the last lane that runs.
             drop(sender);
             // The client's answers to resets are needed until all lanes have ended.

@@ -31,10 +31,10 @@ pub(super) struct Intent {
 impl Intent {
     /// Draws the next intent of a client, `elapsed` after the first request.
     pub(super) fn draw(shared: &Shared, elapsed: Duration, rng: &mut SmallRng) -> Self {
-        let LockLoad { count, hot, read_ratio, update_ratio, habits, .. } = &shared.load;
+        let LockLoad { count, hot, read_ratio, update_ratio, behaviour, .. } = &shared.load;
         let mut is_one_of = |share: f64| share > 0.0 && rng.random_bool(share);
-        let (is_long, reads) = (is_one_of(habits.long_reads.share), is_one_of(*read_ratio));
-        let fails = is_one_of(habits.failing);
+        let (is_long, reads) = (is_one_of(behaviour.long_reads.share), is_one_of(*read_ratio));
+        let fails = is_one_of(behaviour.failing);
         let mode = if reads || is_long {
             Mode::Shared
         } else if is_one_of(*update_ratio) {
@@ -42,7 +42,7 @@ impl Intent {
         } else {
             Mode::Exclusive
         };
-        let LongReads { time, terms, .. } = habits.long_reads;
+        let LongReads { time, terms, .. } = behaviour.long_reads;
         let (stays, terms) = if is_long { (time, terms.max(1)) } else { (Duration::ZERO, 1) };
         let lock = match hot {
             None => shared.chooser.draw(rng),
@@ -54,7 +54,7 @@ impl Intent {
 
 /// A lane that uses locks.
 pub(super) struct Locking<A: Access> {
-    seat: LaneClient<A>,
+    context: LaneClient<A>,
     shared: Arc<Shared>,
 }
 
@@ -62,8 +62,8 @@ impl Load for Arc<Shared> {
     type Tally = LockTally;
     type Work<A: Access> = Locking<A>;
 
-    fn work<A: Access>(&self, seat: LaneClient<A>) -> Locking<A> {
-        Locking::new(seat, Self::clone(self))
+    fn work<A: Access>(&self, context: LaneClient<A>) -> Locking<A> {
+        Locking::new(context, Self::clone(self))
     }
 }
 
@@ -72,15 +72,15 @@ impl<A: Access> Work for Locking<A> {
     type Tally = LockTally;
     type Failed = NotHeld;
 
-    fn seat(&self) -> &LaneClient<A> {
-        &self.seat
+    fn context(&self) -> &LaneClient<A> {
+        &self.context
     }
 
     async fn operate(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         self.use_one(rng, tally).await?;
-        let think = self.shared.load.habits.think;
+        let think = self.shared.load.behaviour.think;
         if !think.is_zero() {
-            self.seat.executor().sleep(think).await;
+            self.context.executor().sleep(think).await;
         }
         Ok(())
     }
@@ -97,36 +97,36 @@ impl<A: Access> Work for Locking<A> {
 /// Removes the lost node from the membership at the configured time, if this is the first lane.
 pub(super) fn expel_the_lost<W: Work>(work: &Rc<W>, shared: &Shared) {
     let load = &shared.load;
-    let expelled = load.lost_node().zip(load.loses).filter(|_| work.seat().is_first());
+    let expelled = load.lost_node().zip(load.loses).filter(|_| work.context().is_first());
     if let Some((lost, after)) = expelled {
         let work = Rc::clone(work);
-        let time = work.seat().times().begins.after(after);
-        work.seat().executor().clone().spawn(async move {
-            work.seat().executor().sleep_until(time).await;
-            work.seat().course().roster().settle(lost);
+        let time = work.context().times().begins.after(after);
+        work.context().executor().clone().spawn(async move {
+            work.context().executor().sleep_until(time).await;
+            work.context().run_context().roster().settle(lost);
         });
     }
 }
 
 impl<A: Access> Locking<A> {
-    pub(super) fn new(seat: LaneClient<A>, shared: Arc<Shared>) -> Self {
-        Self { seat, shared }
+    pub(super) fn new(context: LaneClient<A>, shared: Arc<Shared>) -> Self {
+        Self { context, shared }
     }
 
     /// Takes one lock, uses the protected data, and releases the lock.
     async fn use_one(&self, rng: &mut SmallRng, tally: &RefCell<LockTally>) -> Result<(), NotHeld> {
         let (shared, load) = (&*self.shared, &self.shared.load);
-        let executor = self.seat.executor();
+        let executor = self.context.executor();
         let began = executor.now();
-        let elapsed = began.since(self.seat.times().begins);
+        let elapsed = began.since(self.context.times().begins);
         let Intent { lock, mode: wanted, terms, stays, fails } = Intent::draw(shared, elapsed, rng);
-        let counts = began >= self.seat.times().counts_from;
+        let counts = began >= self.context.times().counts_from;
         let arrival = shared.ledger.as_ref().map(|ledger| ledger.request(lock));
         let noted = shared.ledger.as_ref().zip(arrival);
         let until = load.patience.map_or(Nanos::NEVER, |patience| began.after(patience));
         let limits = Limits { wait: Wait::Until(until), terms };
         let mut hold =
-            match self.seat.client().acquire(shared.space.object(lock), wanted, limits).await {
+            match self.context.client().acquire(shared.space.object(lock), wanted, limits).await {
                 Ok(hold) => hold,
                 Err(why) => {
                     let tally = &mut *tally.borrow_mut();
@@ -135,7 +135,8 @@ impl<A: Access> Locking<A> {
             };
         let held = executor.now();
         let mode = self.mode(&hold);
-        let is_leased = mode == Mode::Shared && self.seat.client().client().system().has_leases();
+        let is_leased =
+            mode == Mode::Shared && self.context.client().client().system().has_leases();
         let fairness = noted.map(|(ledger, arrival)| match is_leased {
             true => ledger.enter_leased(lock, arrival),
             false => ledger.enter(lock, mode, wanted, arrival),
@@ -149,21 +150,21 @@ impl<A: Access> Locking<A> {
         if let Some((ledger, _)) = noted {
             if !is_leased {
                 ledger.leave(lock, self.mode(&hold));
-            } else if ledger.was_written(lock) && self.seat.client().is_valid(&hold) {
+            } else if ledger.was_written(lock) && self.context.client().is_valid(&hold) {
                 // A lease that is valid now was valid all the time.
                 ledger.clash();
             }
         }
         used?;
         if fails {
-            self.seat.client().forget(hold);
+            self.context.client().forget(hold);
             tally.borrow_mut().failed += u64::from(counts);
             return Ok(());
         }
         let leaves = if uses || !stays.is_zero() { executor.now() } else { held };
-        let released = self.seat.client().release(hold).await;
+        let released = self.context.client().release(hold).await;
         let ended = executor.now();
-        self.seat.tick(began, ended);
+        self.context.tick(began, ended);
         let operation = Operation { lock, wanted, began, held, leaves, ended };
         shared.tally(&mut tally.borrow_mut(), &operation, counts, fairness, released)
     }
@@ -171,7 +172,7 @@ impl<A: Access> Locking<A> {
     /// Mode of a held lock as other clients have to respect it.
     fn mode(&self, hold: &A::Held) -> Mode {
         match hold.mode() {
-            Mode::Update if !self.seat.client().client().system().promises().upgrades => {
+            Mode::Update if !self.context.client().client().system().guarantees().upgrades => {
                 Mode::Exclusive
             }
             mode => mode,
@@ -180,7 +181,7 @@ impl<A: Access> Locking<A> {
 
     /// Posts the verbs for which the lock is taken.
     async fn use_lock(&self, lock: u64, hold: &mut A::Held, wanted: Mode) -> Result<(), NotHeld> {
-        let (load, system) = (&self.shared.load, self.seat.client().client().system());
+        let (load, system) = (&self.shared.load, self.context.client().client().system());
         let data = hold.at().plus(offset_of_data(system));
         let reads = match wanted {
             Mode::Shared => load.section,
@@ -188,7 +189,7 @@ impl<A: Access> Locking<A> {
             Mode::Exclusive => 0,
         };
         for _ in 0..reads {
-            let mut batch = self.seat.lane().batch();
+            let mut batch = self.context.lane().batch();
             let words = batch.read(data, load.object_bytes as usize);
             let done = post(batch).await?;
             if let Some(ledger) = self.shared.ledger.as_ref().filter(|_| self.is_valid(hold)) {
@@ -203,7 +204,7 @@ impl<A: Access> Locking<A> {
         let ledger = self.shared.ledger.as_ref().filter(|_| writes > 0);
         let value = ledger.map(|ledger| ledger.next_value(lock));
         for _ in 0..writes {
-            let mut batch = self.seat.lane().batch();
+            let mut batch = self.context.lane().batch();
             let buffer = batch.stage(load.object_bytes as usize);
             batch.words_mut(buffer).fill(value.unwrap_or(1));
             batch.write(data, buffer);
@@ -229,16 +230,17 @@ impl<A: Access> Locking<A> {
     /// Whether a holder may still rely on its lock. Without leases, a lock is valid until its
     /// release.
     fn is_valid(&self, hold: &A::Held) -> bool {
-        !self.seat.client().client().system().has_leases() || self.seat.client().is_valid(hold)
+        !self.context.client().client().system().has_leases()
+            || self.context.client().is_valid(hold)
     }
 
     /// Audits every lock and the data that it protects; returns findings, or a sentence if the
     /// locks cannot be read.
     pub(super) async fn audit(self) -> Result<Vec<String>, String> {
-        let system = self.seat.client().client().system();
+        let system = self.context.client().client().system();
         let offset = offset_of_data(system);
         let is_free = |words| system.is_unused(words);
-        audit(self.seat.lane(), &self.shared, offset, is_free).await
+        audit(self.context.lane(), &self.shared, offset, is_free).await
     }
 }
 

@@ -8,16 +8,16 @@
 //! too late. All words that a reader reads have to equal this number. At the end every lock is
 //! free.
 //!
-//! `lane`: work of each lane; `kept`: load on locks that a service keeps; `switched`: the service
-//! of a switch; `redis`: the service of RedLock; `operation`: tally of an operation; `ledger`:
-//! notes in this process.
+//! `lane`: work of each lane; `server_locks`: load on locks that a service keeps; `switched`: the
+//! service of a switch; `redis`: the service of RedLock; `operation`: tally of an operation;
+//! `ledger`: notes in this process.
 
 mod hot;
-pub(crate) mod kept;
 mod lane;
 mod ledger;
 mod operation;
 mod redis;
+pub(crate) mod server_locks;
 mod switched;
 
 use std::ops::AddAssign;
@@ -32,7 +32,7 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::Report;
 use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSpace, LockSystem, Recovery};
-use lotus_locksystems::servers::Kept;
+use lotus_locksystems::servers::ServerLock;
 use lotus_locksystems::switched::Recovered;
 use lotus_locksystems::systems::Kind;
 
@@ -67,7 +67,7 @@ pub struct LockLoad {
     /// Time after which a client gives up a request; `None` for never.
     pub patience: Option<Duration>,
     /// Behaviour of clients beside taking and releasing locks.
-    pub habits: Habits,
+    pub behaviour: ClientBehaviour,
     /// Time after [`lanes::START`] at which the last compute node is lost and removed from the
     /// membership; the machines have to end the node then.
     pub loses: Option<Duration>,
@@ -77,7 +77,7 @@ pub struct LockLoad {
 
 /// Behaviour of clients beside taking, using and releasing locks.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Habits {
+pub struct ClientBehaviour {
     /// Time between a release and the next request.
     pub think: Duration,
     /// Share of holders that fail: failed holders neither release the lock nor ask for it again.
@@ -86,7 +86,7 @@ pub struct Habits {
     pub long_reads: LongReads,
     /// Number of locks, the last ones, that lanes take when clients begin, and hold to the end.
     /// Clients ask for the other locks.
-    pub kept: u64,
+    pub held_locks: u64,
 }
 
 /// Readers that hold a lock for a long time (DSLR §6.4).
@@ -106,19 +106,19 @@ impl LockLoad {
     /// # Errors
     /// A sentence that names the contradiction.
     pub fn check(&self) -> Result<(), String> {
-        let Habits { failing, long_reads, .. } = self.habits;
+        let ClientBehaviour { failing, long_reads, .. } = self.behaviour;
         let terms = if long_reads.share > 0.0 { u32::from(long_reads.terms.max(1)) } else { 1 };
         self.clients.check(terms)?;
-        let Clients { choice, kept, policy, cns, .. } = self.clients;
-        if let Some(kept) = kept {
-            self.check_kept(kept)?;
+        let Clients { choice, server_lock, policy, cns, .. } = self.clients;
+        if let Some(server_lock) = server_lock {
+            self.check_server_lock(server_lock)?;
         }
         if failing > 0.0 {
             let goes_on = matches!(
                 choice.kind,
                 Kind::Dslr | Kind::DslrPlus | Kind::ShiftLock | Kind::ShiftLockWide
             );
-            if kept.is_some() || !goes_on || choice.recovery != Recovery::Paper {
+            if server_lock.is_some() || !goes_on || choice.recovery != Recovery::Paper {
                 let systems = "only dslr and shiftlock as published";
                 return Err(format!("{systems} go on after holders that fail"));
             }
@@ -132,7 +132,7 @@ impl LockLoad {
         if self.hot.is_some_and(|hot| hot.count >= self.count) {
             return Err(format!("fewer than all {} locks can be hot", self.count));
         }
-        if self.habits.kept > 0 {
+        if self.behaviour.held_locks > 0 {
             self.check_held()?;
         }
         if self.loses.is_some() && (cns < 2 || self.audit) {
@@ -143,10 +143,10 @@ impl LockLoad {
 
     /// Refuses locks held to the end if they contradict other options.
     fn check_held(&self) -> Result<(), String> {
-        if self.habits.kept >= self.count {
+        if self.behaviour.held_locks >= self.count {
             return Err(format!("fewer than all {} locks can be held to the end", self.count));
         }
-        if self.clients.kept.is_none() || self.hot.is_some() {
+        if self.clients.server_lock.is_none() || self.hot.is_some() {
             let sentence =
                 "locks are held to the end only of servers and switches, without hot ones";
             return Err(sentence.to_owned());
@@ -159,20 +159,22 @@ impl LockLoad {
 
     /// Number of locks that clients ask for.
     pub const fn drawn(&self) -> u64 {
-        self.count.saturating_sub(self.habits.kept)
+        self.count.saturating_sub(self.behaviour.held_locks)
     }
 
     /// Refuses options that locks of a service do not have.
-    fn check_kept(&self, kept: Kept) -> Result<(), String> {
+    fn check_server_lock(&self, server_lock: ServerLock) -> Result<(), String> {
         if self.update_ratio > 0.0 {
-            return Err(format!("{kept} has no update locks"));
+            return Err(format!("{server_lock} has no update locks"));
         }
-        if self.habits.long_reads.terms > 1 {
-            return Err(format!("{kept} has no leases, so requests ask for no terms"));
+        if self.behaviour.long_reads.terms > 1 {
+            return Err(format!("{server_lock} has no leases, so requests ask for no terms"));
         }
         self.clients.check_room(self.count)?;
-        if self.loses.is_some() && !kept.outlasts_clients() {
-            return Err(format!("a lost node takes its locks of {kept} with it, and the run ends"));
+        if self.loses.is_some() && !server_lock.outlasts_clients() {
+            return Err(format!(
+                "a lost node takes its locks of {server_lock} with it, and the run ends"
+            ));
         }
         Ok(())
     }
@@ -350,8 +352,8 @@ pub fn run<M: Machines>(
     load: &LockLoad,
     progress: &Arc<Progress>,
 ) -> Result<LockOutcome, DeployError> {
-    match load.clients.kept {
-        Some(kept) => kept::run(machines, load, progress, kept),
+    match load.clients.server_lock {
+        Some(server_lock) => server_locks::run(machines, load, progress, server_lock),
         None => run_in_words(machines, load, progress),
     }
 }
@@ -403,7 +405,7 @@ fn audit<M: Machines, S: LockSystem>(
     shared: &Arc<Shared>,
 ) -> Result<Vec<String>, DeployError> {
     let noted = Arc::clone(shared);
-    let look = async move |seat| Locking::new(seat, noted).audit().await;
+    let look = async move |context| Locking::new(context, noted).audit().await;
     let found = run.audit(machines, look)?;
     Ok(with_noted(found, shared))
 }

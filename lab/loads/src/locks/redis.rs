@@ -16,8 +16,8 @@ use lotus_locksystems::redlock::{
     SocketLink,
 };
 
-use super::kept::Service;
-use crate::lanes::{Course, refused};
+use super::server_locks::Service;
+use crate::lanes::{RunContext, refused};
 
 /// First random stream of tokens: streams of clients have lower numbers.
 const TOKENS: u64 = 1 << 56;
@@ -45,16 +45,19 @@ impl Service for RedisService {
     fn start<M: Machines>(
         &self,
         machines: &M,
-        course: &Arc<Course>,
+        run_context: &Arc<RunContext>,
         stopped: &Receiver<()>,
     ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
-        let (fabric, course, stopped) = (machines.fabric(), Arc::clone(course), stopped.clone());
-        let (at, redis, cost, toll) = (self.at, self.redis.clone(), self.cost, machines.toll());
+        let (fabric, run_context, stopped) =
+            (machines.fabric(), Arc::clone(run_context), stopped.clone());
+        let (at, redis, cost, cpu_charge) =
+            (self.at, self.redis.clone(), self.cost, machines.cpu_charge());
         let program: Program = Box::new(move |executor| {
-            let toll = toll.map(|charge| -> Box<dyn Fn()> { Box::new(move || charge(cost)) });
-            let core = RedisCore::open(executor, &*fabric, at, redis, toll);
+            let cpu_charge =
+                cpu_charge.map(|charge| -> Box<dyn Fn()> { Box::new(move || charge(cost)) });
+            let core = RedisCore::open(executor, &*fabric, at, redis, cpu_charge);
             if let Err(error) = &core {
-                course.progress().fail(error.to_string());
+                run_context.progress().fail(error.to_string());
             }
             Box::pin(async move {
                 // The core serves until the end.
@@ -65,7 +68,7 @@ impl Service for RedisService {
         Ok(vec![(at.node, machines.start(at.node, "redis", program).map_err(refused)?)])
     }
 
-    fn open(&self, rpc: &Rpc, member: Member, _course: &Course) -> RedLockClient {
+    fn open(&self, rpc: &Rpc, member: Member, _course: &RunContext) -> RedLockClient {
         client(rpc, member, self.times, |replies| RpcLink::open(rpc, [self.at], replies))
     }
 
@@ -104,7 +107,7 @@ impl RealRedis {
         addresses: &[SocketAddr],
         times: Times,
     ) -> Result<Self, DeployError> {
-        if machines.toll().is_some() {
+        if machines.cpu_charge().is_some() {
             return Err(refused("redis answers in real time, and these machines have none"));
         }
         let life = machines.outside().begin_counting();
@@ -121,15 +124,16 @@ impl Service for RealRedis {
     fn start<M: Machines>(
         &self,
         _machines: &M,
-        _course: &Arc<Course>,
+        _course: &Arc<RunContext>,
         _stopped: &Receiver<()>,
     ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
         Ok(Vec::new())
     }
 
     /// The use of the servers by a lane. Without a majority of the servers the run is over.
-    fn open(&self, rpc: &Rpc, member: Member, course: &Course) -> RedLockClient {
-        let (executor, progress) = (rpc.lane().executor().clone(), Arc::clone(course.progress()));
+    fn open(&self, rpc: &Rpc, member: Member, run_context: &RunContext) -> RedLockClient {
+        let (executor, progress) =
+            (rpc.lane().executor().clone(), Arc::clone(run_context.progress()));
         client(rpc, member, self.times, |replies| {
             let loses = move |why| progress.fail(why);
             SocketLink::open(&self.servers, &executor, self.times, replies, loses)

@@ -10,21 +10,21 @@ use async_channel::Receiver;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
-use lotus_fabric::machines::{Machines, Program, Toll as Charge};
-use lotus_fabric::rpc::{Patience, Rpc};
+use lotus_fabric::machines::{CpuCharge as Charge, Machines, Program};
+use lotus_fabric::rpc::{RetryPolicy, Rpc};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
 use lotus_locksystems::fisslock::Homes;
 use lotus_locksystems::fisslock::capacity::CapacityError;
-use lotus_locksystems::servers::Toll;
+use lotus_locksystems::servers::CpuCharge;
 use lotus_locksystems::switched::{
     AgentProgram, Machine, MachineLanes, Places, Recovered, Start, SwitchOptions, SwitchProgram,
     SwitchedLocker, recover_losses,
 };
 
 use super::LossRecovery;
-use super::kept::Service;
-use crate::lanes::{Clients, Course, refused};
+use super::server_locks::Service;
+use crate::lanes::{Clients, RunContext, refused};
 
 /// Time without an acknowledgement after which packets are repeated, where time is virtual. Packets
 /// are lost there only with their node; an agent that all clients ask at once is late by about this
@@ -75,20 +75,21 @@ impl Switched {
         let switches = clients.switches().into_iter().map(switch).collect();
         let places = Places::new(switches, (1..=clients.cns).map(machine).collect(), locks);
         let places = places.map_err(refused)?;
-        let repeat = if machines.toll().is_some() { REPEAT_SIMULATED } else { REPEAT };
+        let repeat = if machines.cpu_charge().is_some() { REPEAT_SIMULATED } else { REPEAT };
         let homes = match has_homes {
             // There are at most 255 machines.
             true => Homes::Blocks { locks: places.locks(), machines: clients.cns as u8 },
             false => Homes::Nowhere,
         };
         let usual = SwitchOptions::repeating_after(repeat);
-        let preference = clients.keeping.prefer.unwrap_or(usual.preference);
+        let preference = clients.server_options.prefer.unwrap_or(usual.preference);
         let options = SwitchOptions { homes, preference, ..usual };
         // There are at most 255 machines.
         let numbers = 0..clients.cns as u8;
         let pools = numbers.map(|number| Arc::new(Machine::new(number, &places, options)));
         let pools = pools.collect();
-        let charge = machines.toll().map(|charge| (charge, clients.keeping.request / 2));
+        let charge =
+            machines.cpu_charge().map(|charge| (charge, clients.server_options.request / 2));
         Ok(Self { places, options, pools, charge, recovery: Arc::default() })
     }
 }
@@ -99,13 +100,13 @@ impl Service for Switched {
     fn start<M: Machines>(
         &self,
         machines: &M,
-        course: &Arc<Course>,
+        run_context: &Arc<RunContext>,
         stopped: &Receiver<()>,
     ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
         let mut cores = Vec::new();
         for rack in 0..self.places.racks() {
             let (places, options) = (self.places.clone(), self.options);
-            let switch = serve(course, machines.fabric(), stopped, move |executor, fabric| {
+            let switch = serve(run_context, machines.fabric(), stopped, move |executor, fabric| {
                 let start = Start::First;
                 let program = SwitchProgram::open(rack, start, &places, options, executor, fabric)?;
                 executor.handle().spawn(program.run());
@@ -117,15 +118,16 @@ impl Service for Switched {
         for (pool, node) in self.pools.iter().zip(1..) {
             let (pool, places) = (Arc::clone(pool), self.places.clone());
             // The first compute node is never lost.
-            let peers = (node == 1).then(|| course.roster().clone());
+            let peers = (node == 1).then(|| run_context.roster().clone());
             let (repeat, charge) = (self.options.repeat, self.charge.clone());
             let recovery = Arc::clone(&self.recovery);
-            let agent = serve(course, machines.fabric(), stopped, move |executor, fabric| {
-                let program = AgentProgram::open(pool, &places, executor, fabric, toll(charge))?;
+            let agent = serve(run_context, machines.fabric(), stopped, move |executor, fabric| {
+                let program =
+                    AgentProgram::open(pool, &places, executor, fabric, cpu_charge(charge))?;
                 let spawner = executor.handle().clone();
                 if let Some(peers) = peers {
                     let rpc = program.control().clone();
-                    let patience = Patience::constant(repeat, TRIES);
+                    let patience = RetryPolicy::constant(repeat, TRIES);
                     let note = move |over: Recovered, took| {
                         let mut last = recovery.lock().unwrap_or_else(PoisonError::into_inner);
                         *last = Some(LossRecovery { over, took });
@@ -144,9 +146,9 @@ impl Service for Switched {
         Ok(cores)
     }
 
-    fn open(&self, rpc: &Rpc, member: Member, _course: &Course) -> SwitchedLocker {
+    fn open(&self, rpc: &Rpc, member: Member, _course: &RunContext) -> SwitchedLocker {
         let pool = &self.pools[usize::from(member.node.0 - 1)];
-        SwitchedLocker::open(Arc::clone(pool), &self.places, rpc, toll(self.charge.clone()))
+        SwitchedLocker::open(Arc::clone(pool), &self.places, rpc, cpu_charge(self.charge.clone()))
     }
 
     fn used(&self) -> Result<usize, String> {
@@ -159,21 +161,21 @@ impl Service for Switched {
 }
 
 /// Charge of a core for each packet.
-fn toll(charge: Option<(Charge, Duration)>) -> Option<Toll> {
-    charge.map(|(charge, cost)| -> Toll { Box::new(move || charge(cost)) })
+fn cpu_charge(charge: Option<(Charge, Duration)>) -> Option<CpuCharge> {
+    charge.map(|(charge, cost)| -> CpuCharge { Box::new(move || charge(cost)) })
 }
 
 /// The program of a core that serves until the end; a failure of `open` fails the run.
 fn serve(
-    course: &Arc<Course>,
+    run_context: &Arc<RunContext>,
     fabric: Arc<dyn Fabric>,
     stopped: &Receiver<()>,
     open: impl FnOnce(&mut Executor, &dyn Fabric) -> Result<(), FabricError> + Send + 'static,
 ) -> Program {
-    let (course, stopped) = (Arc::clone(course), stopped.clone());
+    let (run_context, stopped) = (Arc::clone(run_context), stopped.clone());
     Box::new(move |executor| {
         if let Err(error) = open(executor, &*fabric) {
-            course.progress().fail(error.to_string());
+            run_context.progress().fail(error.to_string());
         }
         Box::pin(async move {
             // The core serves until the end.

@@ -12,14 +12,14 @@ use lotus_locksystems::fisslock::capacity::MAX_LOCKS;
 use lotus_locksystems::systems::Choice;
 
 use super::*;
-use crate::lanes::{Keeping, START};
+use crate::lanes::{START, ServerOptions};
 
 fn short() -> LockLoad {
     LockLoad {
         clients: Clients {
             choice: Choice::of(Kind::Dslr),
-            kept: None,
-            keeping: Keeping::default(),
+            server_lock: None,
+            server_options: ServerOptions::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -35,7 +35,7 @@ fn short() -> LockLoad {
         section: 1,
         object_bytes: 8,
         patience: None,
-        habits: Habits::default(),
+        behaviour: ClientBehaviour::default(),
         loses: None,
         audit: true,
     }
@@ -202,9 +202,12 @@ fn the_hottest_lock_and_the_treatment_of_requests_are_noted() {
 }
 
 /// The same clients on locks that servers keep, on simulated machines with these times.
-fn kept(kept: Kept, request: Duration, load: LockLoad) -> LockOutcome {
-    let keeping = Keeping { request, ..load.clients.keeping.clone() };
-    let load = by(Clients { kept: Some(kept), keeping, ..load.clients.clone() }, load);
+fn outcome_of(server_lock: ServerLock, request: Duration, load: LockLoad) -> LockOutcome {
+    let server_options = ServerOptions { request, ..load.clients.server_options.clone() };
+    let load = by(
+        Clients { server_lock: Some(server_lock), server_options, ..load.clients.clone() },
+        load,
+    );
     assert_eq!(load.check(), Ok(()));
     let profile = Profile::named("tofino-cx5").expect("built in");
     let switches = load.clients.switches();
@@ -216,16 +219,17 @@ fn kept(kept: Kept, request: Duration, load: LockLoad) -> LockOutcome {
 
 #[test]
 fn locks_that_servers_keep_pass_the_same_audit() {
-    for service in Kept::ALL {
+    for service in ServerLock::ALL {
         for section in [0, 2] {
             let load = LockLoad { section, ..by(within(0.0, 0.002), short()) };
-            let LockOutcome { tally, used, findings, .. } = kept(service, Duration::ZERO, load);
+            let LockOutcome { tally, used, findings, .. } =
+                outcome_of(service, Duration::ZERO, load);
             assert_eq!(findings, Some(vec![]), "{service}");
             assert!(tally.operations > 100, "{service}: {tally:?}");
             assert_eq!(used.verbs.reads + used.verbs.writes > 0, section > 0, "{service}");
             assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0, "{service}");
             let is_retried = used.counts.retries > 0;
-            assert_eq!(is_retried, service == Kept::Rpc, "{service}: nothing is lost");
+            assert_eq!(is_retried, service == ServerLock::Rpc, "{service}: nothing is lost");
         }
     }
 }
@@ -235,11 +239,13 @@ fn real_servers_are_asked_in_real_time_and_must_be_there() {
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0));
     let address = listener.expect("a port").local_addr().expect("it is bound");
     let redis = Some([address].into());
-    let keeping = Keeping { redis, ..Keeping::default() };
-    let clients = Clients { kept: Some(Kept::RedLock), keeping, ..within(0.0, 0.01) };
+    let server_options = ServerOptions { redis, ..ServerOptions::default() };
+    let clients =
+        Clients { server_lock: Some(ServerLock::RedLock), server_options, ..within(0.0, 0.01) };
     let (load, progress) = (by(clients, short()), Arc::new(Progress::new(4, |_| ())));
     assert_eq!(load.check(), Ok(()));
-    let other = by(Clients { kept: Some(Kept::Rpc), ..load.clients.clone() }, load.clone());
+    let other =
+        by(Clients { server_lock: Some(ServerLock::Rpc), ..load.clients.clone() }, load.clone());
     assert!(other.check().is_err_and(|why| why.starts_with("only redlock has servers of redis")));
 
     let refusal = |outcome| match outcome {
@@ -259,13 +265,14 @@ fn real_servers_are_asked_in_real_time_and_must_be_there() {
 fn locks_of_a_redis_pass_the_same_audit_and_a_command_takes_its_time() {
     for section in [0, 2] {
         let load = LockLoad { section, ..by(within(0.0, 0.02), short()) };
-        let LockOutcome { tally, used, findings, .. } = kept(Kept::RedLock, Duration::ZERO, load);
+        let LockOutcome { tally, used, findings, .. } =
+            outcome_of(ServerLock::RedLock, Duration::ZERO, load);
         assert_eq!(findings, Some(vec![]));
         assert!(tally.operations > 100, "{tally:?}");
         assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0);
     }
     let load = LockLoad { count: 1 << 20, zipf: 0.0, ..by(within(0.0, 0.05), short()) };
-    let tally = kept(Kept::RedLock, Duration::from_micros(100), load).tally;
+    let tally = outcome_of(ServerLock::RedLock, Duration::from_micros(100), load).tally;
     // One core, two commands for each operation, and hardly a lock that is another's.
     let most = 0.05 / 100e-6;
     let operations = tally.operations as f64;
@@ -276,14 +283,15 @@ fn locks_of_a_redis_pass_the_same_audit_and_a_command_takes_its_time() {
 fn locks_that_a_switch_grants_pass_the_same_audit() {
     for section in [0, 2] {
         let load = LockLoad { section, ..by(within(0.0, 0.002), short()) };
-        let LockOutcome { tally, used, findings, .. } = kept(Kept::FissLock, Duration::ZERO, load);
+        let LockOutcome { tally, used, findings, .. } =
+            outcome_of(ServerLock::FissLock, Duration::ZERO, load);
         assert_eq!(findings, Some(vec![]));
         assert!(tally.operations > 100, "{tally:?}");
         assert_eq!(used.verbs.reads + used.verbs.writes > 0, section > 0);
         assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0);
         assert_eq!(used.counts.retries, 0, "no request is refused");
     }
-    let many = Clients { kept: Some(Kept::FissLock), cns: 256, ..short().clients };
+    let many = Clients { server_lock: Some(ServerLock::FissLock), cns: 256, ..short().clients };
     let refused = by(many, short()).check().expect_err("too many machines");
     assert_eq!(refused, "a FissLock switch serves 1 to 255 machines, not 256");
 }
@@ -291,26 +299,27 @@ fn locks_that_a_switch_grants_pass_the_same_audit() {
 #[test]
 fn the_preference_of_a_switch_decides_who_waits() {
     let waits = |service, prefer| {
-        let keeping = Keeping { prefer, ..Keeping::default() };
-        let clients = Clients { keeping, coroutines: 4, ..within(0.0, 0.004) };
+        let server_options = ServerOptions { prefer, ..ServerOptions::default() };
+        let clients = Clients { server_options, coroutines: 4, ..within(0.0, 0.004) };
         let load = LockLoad { count: 1, zipf: 0.0, read_ratio: 0.8, ..by(clients, short()) };
-        let LockOutcome { tally, findings, .. } = kept(service, Duration::ZERO, load);
+        let LockOutcome { tally, findings, .. } = outcome_of(service, Duration::ZERO, load);
         assert_eq!(findings, Some(vec![]), "{service}, {prefer:?}");
         tally.writer_acquire.mean_ns() / tally.reader_acquire.mean_ns()
     };
-    for service in [Kept::FissLock, Kept::FissLockLocal] {
+    for service in [ServerLock::FissLock, ServerLock::FissLockLocal] {
         let of = [None, Some(Preference::Readers), Some(Preference::Writers)];
         let [usual, readers, writers] = of.map(|prefer| waits(service, prefer));
         assert_eq!(usual, readers, "{service}: it is the usual one");
         assert!(readers > 1.5 * writers, "{service}: {readers}, {writers}");
     }
-    let none = |kept| {
-        let keeping = Keeping { prefer: Some(Preference::Writers), ..Keeping::default() };
-        let clients = Clients { kept, keeping, ..short().clients };
+    let none = |server_lock| {
+        let server_options =
+            ServerOptions { prefer: Some(Preference::Writers), ..ServerOptions::default() };
+        let clients = Clients { server_lock, server_options, ..short().clients };
         by(clients, short()).check().expect_err("it has no preference")
     };
     assert_eq!(none(None), "only fisslock and fisslock-local have a preference, not dslr");
-    assert!(none(Some(Kept::FissParLock)).ends_with("not fisslock+parlock"));
+    assert!(none(Some(ServerLock::FissParLock)).ends_with("not fisslock+parlock"));
 }
 
 /// The first locks are the switch's, the others are kept by the compute nodes.
@@ -320,7 +329,7 @@ fn locks_beyond_a_switch_are_kept_by_compute_nodes() {
     let beyond = LockLoad { count: MAX_LOCKS + MAX_LOCKS / 4, ..uniform.clone() };
     for (load, is_beyond) in [(uniform, false), (beyond.clone(), true)] {
         let LockOutcome { tally, used, findings, .. } =
-            kept(Kept::FissParLock, Duration::ZERO, load);
+            outcome_of(ServerLock::FissParLock, Duration::ZERO, load);
         assert_eq!(findings, Some(vec![]));
         assert!(tally.operations > 100, "{tally:?}");
         // Two to the switch, or to another node: a node asks itself by a call.
@@ -328,7 +337,7 @@ fn locks_beyond_a_switch_are_kept_by_compute_nodes() {
         assert_eq!(messages < 1.9, is_beyond, "{messages}");
         assert!((1.5..2.1).contains(&messages), "{messages}");
     }
-    let alone = Clients { kept: Some(Kept::FissLock), ..beyond.clients.clone() };
+    let alone = Clients { server_lock: Some(ServerLock::FissLock), ..beyond.clients.clone() };
     let refused = by(alone, beyond).check().expect_err("too many locks");
     let sentence = "FissLock switches have room for 1680000 locks, not 2100000, without";
     assert!(refused.starts_with(sentence), "{refused}");
@@ -339,9 +348,11 @@ fn locks_beyond_a_switch_are_kept_by_compute_nodes() {
 fn a_request_takes_the_time_of_a_servers_core() {
     let clients = Clients { cns: 4, coroutines: 8, ..within(0.001, 0.004) };
     let load = by(clients, LockLoad { count: 1000, zipf: 0.0, section: 0, ..short() });
-    let rate = |request| kept(Kept::SrvLock, request, load.clone()).tally.operations as f64 / 0.004;
+    let rate = |request| {
+        outcome_of(ServerLock::SrvLock, request, load.clone()).tally.operations as f64 / 0.004
+    };
     let (fast, slow) = (rate(Duration::ZERO), rate(Duration::from_micros(10)));
-    let most = f64::from(Kept::SERVER_CORES) / 10e-6;
+    let most = f64::from(ServerLock::SERVER_CORES) / 10e-6;
     assert!(fast > 1.5 * most, "{fast}");
     assert!(slow < most && slow > 0.5 * most, "{slow} of {most}");
 }
@@ -364,15 +375,20 @@ fn lose(load: &LockLoad) -> LockOutcome {
 
 #[test]
 fn a_lost_node_keeps_no_lock_of_a_server_or_a_switch() {
-    for kept in [Kept::SrvLock, Kept::NetLock, Kept::FissLock] {
+    for server_lock in [ServerLock::SrvLock, ServerLock::NetLock, ServerLock::FissLock] {
         let loses = Some(Duration::from_millis(1));
-        let clients = Clients { warmup: 0.01, secs: 0.005, kept: Some(kept), ..short().clients };
+        let clients = Clients {
+            warmup: 0.01,
+            secs: 0.005,
+            server_lock: Some(server_lock),
+            ..short().clients
+        };
         let load = LockLoad { loses, audit: false, count: 2, ..by(clients, short()) };
         let outcome = lose(&load);
-        assert!(outcome.tally.operations > 500, "{kept}: {:?}", outcome.tally);
-        assert_eq!(outcome.recovery.is_some(), kept == Kept::FissLock);
+        assert!(outcome.tally.operations > 500, "{server_lock}: {:?}", outcome.tally);
+        assert_eq!(outcome.recovery.is_some(), server_lock == ServerLock::FissLock);
     }
-    let own = Clients { kept: Some(Kept::ParLock), ..short().clients };
+    let own = Clients { server_lock: Some(ServerLock::ParLock), ..short().clients };
     let loses = Some(Duration::from_millis(1));
     assert!(by(own, LockLoad { loses, audit: false, ..short() }).check().is_err());
 }
@@ -382,11 +398,15 @@ fn a_lost_node_keeps_no_lock_of_a_server_or_a_switch() {
 fn locks_that_are_held_to_the_end_are_restored_in_a_recovery() {
     const HELD: u64 = 4000;
     let clients = Clients { cns: 4, coroutines: 2, ..within(0.001, 0.003) };
-    let clients = Clients { kept: Some(Kept::FissLock), ..clients };
+    let clients = Clients { server_lock: Some(ServerLock::FissLock), ..clients };
     let (cns, lanes) = (u64::from(clients.cns), u64::from(clients.cns * clients.threads));
-    let habits = Habits { kept: HELD, think: Duration::from_micros(20), ..Habits::default() };
+    let behaviour = ClientBehaviour {
+        held_locks: HELD,
+        think: Duration::from_micros(20),
+        ..ClientBehaviour::default()
+    };
     let loses = Some(Duration::from_millis(3));
-    let load = LockLoad { loses, habits, audit: false, count: 2 * HELD, section: 0, ..short() };
+    let load = LockLoad { loses, behaviour, audit: false, count: 2 * HELD, section: 0, ..short() };
     let outcome = lose(&by(clients, load));
     assert!(outcome.tally.operations > 100, "{:?}", outcome.tally);
     let LossRecovery { over, took } = outcome.recovery.expect("it recovers");
@@ -397,16 +417,16 @@ fn locks_that_are_held_to_the_end_are_restored_in_a_recovery() {
 
 #[test]
 fn locks_are_held_to_the_end_only_where_that_makes_sense() {
-    let clients = Clients { kept: Some(Kept::FissLock), ..short().clients };
-    let load = |kept, audit| {
-        let habits = Habits { kept, ..Habits::default() };
-        LockLoad { habits, audit, count: 100, ..by(clients.clone(), short()) }
+    let clients = Clients { server_lock: Some(ServerLock::FissLock), ..short().clients };
+    let load = |held_locks, audit| {
+        let behaviour = ClientBehaviour { held_locks, ..ClientBehaviour::default() };
+        LockLoad { behaviour, audit, count: 100, ..by(clients.clone(), short()) }
     };
     assert_eq!(load(99, false).check(), Ok(()));
     let refused = |load: LockLoad| load.check().expect_err("it makes no sense");
     assert!(refused(load(100, false)).contains("fewer than all 100 locks"));
     assert!(refused(load(1, true)).contains("no audit"));
-    let in_words = Clients { kept: None, ..clients.clone() };
+    let in_words = Clients { server_lock: None, ..clients.clone() };
     let of_words = LockLoad { clients: in_words, ..load(1, false) };
     assert!(refused(of_words).contains("only of servers and switches"));
     let hot = HotLocks { count: 8, share: 0.5, every: Duration::ZERO };
@@ -420,7 +440,8 @@ fn a_switch_takes_the_hot_locks_off_the_server() {
     let load = LockLoad { count: 1000, zipf: 0.9, read_ratio: 0.9, section: 0, ..short() };
     let load = by(clients, load);
     let request = Duration::from_micros(10);
-    let [server, switch] = [Kept::SrvLock, Kept::NetLock].map(|of| kept(of, request, load.clone()));
+    let [server, switch] =
+        [ServerLock::SrvLock, ServerLock::NetLock].map(|of| outcome_of(of, request, load.clone()));
     assert_eq!(switch.findings, Some(vec![]));
     let [server, switch] = [server, switch].map(|outcome| outcome.tally.operations);
     assert!(switch > 2 * server, "{switch} against {server}");
@@ -430,12 +451,12 @@ fn a_switch_takes_the_hot_locks_off_the_server() {
 #[test]
 fn a_switch_does_not_learn_of_new_hot_locks() {
     let clients = Clients { cns: 4, coroutines: 16, ..within(0.001, 0.004) };
-    let clients = Clients { kept: Some(Kept::NetLock), ..clients };
+    let clients = Clients { server_lock: Some(ServerLock::NetLock), ..clients };
     let rate = |every_us| {
         let hot = HotLocks { count: 100, share: 0.9, every: Duration::from_micros(every_us) };
         let load = LockLoad { count: 100_000, hot: Some(hot), section: 0, ..short() };
         let load = by(clients.clone(), LockLoad { read_ratio: 0.9, ..load });
-        let outcome = kept(Kept::NetLock, Duration::from_micros(10), load);
+        let outcome = outcome_of(ServerLock::NetLock, Duration::from_micros(10), load);
         assert_eq!(outcome.findings, Some(vec![]));
         outcome.tally.operations
     };

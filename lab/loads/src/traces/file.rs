@@ -10,7 +10,7 @@
 
 use lotus_locks::Mode;
 
-use super::{MAX_LOCKS, Transaction, Want};
+use super::{MAX_LOCKS, Transaction, WantedLock};
 
 /// Largest number of bytes of a line.
 pub const MAX_LINE_BYTES: usize = 16 << 10;
@@ -112,7 +112,7 @@ impl FileTrace {
 }
 
 /// Parses a lock of a line.
-fn want(word: &str) -> Result<Want, String> {
+fn want(word: &str) -> Result<WantedLock, String> {
     let known = word.split_at_checked(1).and_then(|(operation, number)| match operation {
         "r" => Some((Mode::Shared, number)),
         "w" => Some((Mode::Exclusive, number)),
@@ -125,7 +125,7 @@ fn want(word: &str) -> Result<Want, String> {
     let lock = number.parse().ok().filter(|lock| *lock < MAX_LOCKS);
     let most = MAX_LOCKS - 1;
     let lock = lock.ok_or_else(|| format!("{:?} names no lock: 0 to {most}", shown()))?;
-    Ok(Want { lock, mode })
+    Ok(WantedLock { lock, mode })
 }
 
 #[cfg(test)]
@@ -138,10 +138,10 @@ mod tests {
         let trace = FileTrace::parse(text).expect("a trace");
         assert_eq!(trace.locks(), 79);
         assert!(trace.kinds().eq(["NEW", "PAY"]));
-        let read = vec![Want::read(12), Want::write(77), Want::write(78)];
+        let read = vec![WantedLock::read(12), WantedLock::write(77), WantedLock::write(78)];
         assert_eq!(trace.nth(0), Transaction { kind: 0, wants: read });
-        assert_eq!(trace.nth(1), Transaction { kind: 1, wants: vec![Want::write(3)] });
-        assert_eq!(trace.nth(2), Transaction { kind: 0, wants: vec![Want::write(3)] });
+        assert_eq!(trace.nth(1), Transaction { kind: 1, wants: vec![WantedLock::write(3)] });
+        assert_eq!(trace.nth(2), Transaction { kind: 0, wants: vec![WantedLock::write(3)] });
         assert_eq!(trace.nth(3), trace.nth(0), "it begins again");
     }
 

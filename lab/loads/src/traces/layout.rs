@@ -6,7 +6,7 @@ use lotus_benchmarks::tpcc::{DISTRICTS, MAX_LINES, Scale};
 
 /// Data that a lock of a TPC-C trace protects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Grain {
+pub enum LockGranularity {
     /// Parts of tables: 121 locks for each warehouse (FissLock §7.1, its public code).
     Parts,
     /// Single rows (DSLR §6.1), of tables that are smaller than the tables of the specification by
@@ -17,7 +17,7 @@ pub enum Grain {
     },
 }
 
-impl Grain {
+impl LockGranularity {
     /// Customers of a district and items.
     pub(super) fn scale(self, warehouses: u32) -> Scale {
         let divisor = match self {
@@ -45,15 +45,15 @@ pub(super) struct Layout {
 
 impl Layout {
     /// Lays out the locks of a warehouse, with a single lock for customers if `one_for_customers`.
-    pub(super) fn new(grain: Grain, one_for_customers: bool) -> Self {
-        let Scale { customers, items, .. } = grain.scale(1);
+    pub(super) fn new(granularity: LockGranularity, one_for_customers: bool) -> Self {
+        let Scale { customers, items, .. } = granularity.scale(1);
         let (customers, items) = (u64::from(DISTRICTS * customers), u64::from(items));
         let (parts, lines) = (10, MAX_LINES as u64);
         // Customers, stock, orders, new orders, histories, lines, items.
-        let counts = match grain {
-            Grain::Parts => [30, 30, parts, parts, parts, parts, parts],
+        let counts = match granularity {
+            LockGranularity::Parts => [30, 30, parts, parts, parts, parts, parts],
             // As many orders as customers, of which three tenths are new.
-            Grain::Rows { .. } => {
+            LockGranularity::Rows { .. } => {
                 let new = customers * 3 / 10;
                 [customers, items, customers, new, customers, customers * lines, 0]
             }

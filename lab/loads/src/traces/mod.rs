@@ -18,7 +18,7 @@ use lotus_locks::Mode;
 use rand::rngs::SmallRng;
 
 pub use file::{FileTrace, TraceError};
-pub use layout::Grain;
+pub use layout::LockGranularity;
 pub use tatp::TatpTrace;
 pub use tpcc::{Scans, TpccTrace};
 
@@ -27,14 +27,14 @@ pub const MAX_LOCKS: u64 = 1 << 27;
 
 /// A lock that a transaction wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Want {
+pub struct WantedLock {
     /// Number of the lock.
     pub lock: u64,
     /// Mode of the lock.
     pub mode: Mode,
 }
 
-impl Want {
+impl WantedLock {
     const fn read(lock: u64) -> Self {
         Self { lock, mode: Mode::Shared }
     }
@@ -50,14 +50,14 @@ pub struct Transaction {
     /// Index of the transaction's type in [`Trace::kinds`].
     pub kind: usize,
     /// Wanted locks, each lock once.
-    pub wants: Vec<Want>,
+    pub wants: Vec<WantedLock>,
 }
 
 impl Transaction {
     /// Creates a transaction of this type. If a lock occurs twice, its first place and its stronger
     /// mode remain.
-    pub fn new(kind: usize, wants: Vec<Want>) -> Self {
-        let mut once: Vec<Want> = Vec::with_capacity(wants.len());
+    pub fn new(kind: usize, wants: Vec<WantedLock>) -> Self {
+        let mut once: Vec<WantedLock> = Vec::with_capacity(wants.len());
         let mut by_lock: Vec<(u64, usize)> =
             (0..).zip(&wants).map(|(at, w)| (w.lock, at)).collect();
         by_lock.sort_unstable();
@@ -69,7 +69,7 @@ impl Transaction {
             }
             let writes = same.into_iter().any(|(_, at)| wants[*at].mode == Mode::Exclusive);
             let mode = if writes { Mode::Exclusive } else { want.mode };
-            once.push(Want { mode, ..*want });
+            once.push(WantedLock { mode, ..*want });
         }
         Self { kind, wants: once }
     }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_comes_twice_is_wanted_once_in_the_stronger_mode() {
-        let [read, write] = [Want::read, Want::write];
+        let [read, write] = [WantedLock::read, WantedLock::write];
         for (given, once) in [
             (vec![], vec![]),
             (vec![read(2), read(1), read(2)], vec![read(2), read(1)]),
@@ -161,9 +161,9 @@ mod tests {
 
     #[test]
     fn sorted_locks_ascend() {
-        let wants = [5, 1, 9, 0].map(Want::write).to_vec();
+        let wants = [5, 1, 9, 0].map(WantedLock::write).to_vec();
         let sorted = Transaction::new(3, wants).sorted();
         assert_eq!(sorted.kind, 3);
-        assert_eq!(sorted.wants, [0, 1, 5, 9].map(Want::write));
+        assert_eq!(sorted.wants, [0, 1, 5, 9].map(WantedLock::write));
     }
 }

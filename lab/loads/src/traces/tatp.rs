@@ -7,7 +7,7 @@ use lotus_benchmarks::tatp::{
 use lotus_benchmarks::workload::{Workload as _, mix};
 use rand::rngs::SmallRng;
 
-use super::{Transaction, Want};
+use super::{Transaction, WantedLock};
 
 /// Largest number of call forwardings of a subscriber, which determines the number of their locks.
 const FORWARDINGS: u64 = 4;
@@ -68,7 +68,7 @@ impl TatpTrace {
 
     /// Locks of the rows that a request finds. An inserted row is locked, and a row to be deleted
     /// is locked if it existed at the beginning.
-    fn wants(&self, request: &TatpRequest) -> Vec<Want> {
+    fn wants(&self, request: &TatpRequest) -> Vec<WantedLock> {
         let &TatpRequest { kind, s_id, row_type, start_time, .. } = request;
         let s_id = u64::from(s_id);
         let subscriber = s_id - 1;
@@ -78,31 +78,31 @@ impl TatpTrace {
         let forwarding = |start| self.forwarding(s_id, row_type, start);
         let is_there = |row| starts(row, start_time).any(|start| start == start_time);
         match kind {
-            TatpProfile::GetSubscriberData => vec![Want::read(subscriber)],
+            TatpProfile::GetSubscriberData => vec![WantedLock::read(subscriber)],
             TatpProfile::GetNewDestination => {
                 let Some(row) = own else { return Vec::new() };
-                let to = starts(row, start_time).map(|start| Want::read(forwarding(start)));
-                std::iter::once(Want::read(at(row))).chain(to).collect()
+                let to = starts(row, start_time).map(|start| WantedLock::read(forwarding(start)));
+                std::iter::once(WantedLock::read(at(row))).chain(to).collect()
             }
             TatpProfile::GetAccessData => {
                 let row = self.tatp.population().row_of(ACCESS_INFO, s_id, row_type);
-                row.map(|row| Want::read(self.access_info + row)).into_iter().collect()
+                row.map(|row| WantedLock::read(self.access_info + row)).into_iter().collect()
             }
             TatpProfile::UpdateSubscriberData => {
-                let facility = own.map(|row| Want::write(at(row)));
-                std::iter::once(Want::write(subscriber)).chain(facility).collect()
+                let facility = own.map(|row| WantedLock::write(at(row)));
+                std::iter::once(WantedLock::write(subscriber)).chain(facility).collect()
             }
-            TatpProfile::UpdateLocation => vec![Want::write(subscriber)],
+            TatpProfile::UpdateLocation => vec![WantedLock::write(subscriber)],
             TatpProfile::InsertCallForwarding => {
-                let all = FACILITIES.filter_map(facility).map(|row| Want::read(at(row)));
+                let all = FACILITIES.filter_map(facility).map(|row| WantedLock::read(at(row)));
                 let new = own.filter(|row| !is_there(*row));
-                let new = new.map(|_| Want::write(forwarding(start_time)));
-                std::iter::once(Want::read(subscriber)).chain(all).chain(new).collect()
+                let new = new.map(|_| WantedLock::write(forwarding(start_time)));
+                std::iter::once(WantedLock::read(subscriber)).chain(all).chain(new).collect()
             }
             TatpProfile::DeleteCallForwarding => {
                 let old = own.filter(|row| is_there(*row));
-                let old = old.map(|_| Want::write(forwarding(start_time)));
-                std::iter::once(Want::read(subscriber)).chain(old).collect()
+                let old = old.map(|_| WantedLock::write(forwarding(start_time)));
+                std::iter::once(WantedLock::read(subscriber)).chain(old).collect()
             }
         }
     }
@@ -154,7 +154,7 @@ mod tests {
         let mut counts = [0; TatpTrace::KINDS.len()];
         for Transaction { kind, wants } in draws(&trace) {
             counts[kind] += 1;
-            let is_in = |want: &Want, first, end| (first..end).contains(&want.lock);
+            let is_in = |want: &WantedLock, first, end| (first..end).contains(&want.lock);
             let within = |first, end| wants.iter().filter(|want| is_in(want, first, end)).count();
             let (subscribers, infos) =
                 (within(0, trace.access_info), within(trace.access_info, trace.facilities));

@@ -10,14 +10,15 @@
 use std::time::Duration;
 
 use lotus_benchmarks::tpcc::{
-    DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, Scale, Terminals, Tpcc, Whom, Wish,
+    CustomerSelector, DISTRICTS, LAST_NAMES, MAX_LINES, NewOrder, Payment, RequestParameters,
+    Scale, Terminals, Tpcc,
 };
 use lotus_benchmarks::workload::Workload as _;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::layout::{self, Grain, Layout};
-use super::{Origin, Transaction, Want};
+use super::layout::{self, Layout, LockGranularity};
+use super::{Origin, Transaction, WantedLock};
 
 /// Type number of [`Scans`], behind the other types.
 const SCAN: usize = TpccTrace::KINDS.len();
@@ -36,7 +37,7 @@ pub struct Scans {
 pub struct TpccTrace {
     scale: Scale,
     scans: Option<Scans>,
-    grain: Grain,
+    granularity: LockGranularity,
     layout: Layout,
     terminals: Terminals,
 }
@@ -49,18 +50,18 @@ impl TpccTrace {
     ///
     /// # Panics
     /// If there are no warehouses.
-    pub fn new(warehouses: u32, grain: Grain, seed: u64) -> Self {
+    pub fn new(warehouses: u32, granularity: LockGranularity, seed: u64) -> Self {
         assert!(warehouses > 0, "a company has a warehouse");
-        let scale = grain.scale(warehouses);
+        let scale = granularity.scale(warehouses);
         let terminals = Terminals::new(scale, seed);
-        Self { scale, scans: None, grain, layout: Layout::new(grain, false), terminals }
+        Self { scale, scans: None, granularity, layout: Layout::new(granularity, false), terminals }
     }
 
     /// Adds scans of all customers. Each warehouse then has one lock for its customers, taken by
     /// scans and by transactions that read or write a customer.
     #[must_use]
     pub fn with_scans(self, scans: Scans) -> Self {
-        Self { scans: Some(scans), layout: Layout::new(self.grain, true), ..self }
+        Self { scans: Some(scans), layout: Layout::new(self.granularity, true), ..self }
     }
 
     /// Names of the types of transactions in this trace.
@@ -85,7 +86,7 @@ impl TpccTrace {
         if self.scans.is_some_and(|scans| rng.random_bool(scans.share)) {
             let customers = |warehouse| self.lock(warehouse, &self.layout.customers, 0);
             let all = (0..self.scale.warehouses).map(customers);
-            return Transaction::new(SCAN, all.map(Want::read).collect());
+            return Transaction::new(SCAN, all.map(WantedLock::read).collect());
         }
         let share = |node| (node * u64::from(self.scale.warehouses) / at.nodes) as u32;
         let own = share(at.node)..share(at.node + 1);
@@ -94,60 +95,60 @@ impl TpccTrace {
         let warehouse = rng.random_range(own);
         let request = self.terminals.draw_at(rng, warehouse);
         let wants = match &request.0 {
-            Wish::NewOrder(order) => self.new_order(order, rng),
-            Wish::Payment(payment) => self.payment(payment, rng),
-            Wish::OrderStatus(whom) => {
+            RequestParameters::NewOrder(order) => self.new_order(order, rng),
+            RequestParameters::Payment(payment) => self.payment(payment, rng),
+            RequestParameters::OrderStatus(whom) => {
                 let (customer, warehouse) = self.customer(whom);
                 let order = self.random_order(rng, None);
                 let order_lock = self.lock(warehouse, &self.layout.orders, order);
-                let lines = self.lines(warehouse, order, rng).into_iter().map(Want::read);
-                let found = [customer, order_lock].map(Want::read).into_iter();
+                let lines = self.lines(warehouse, order, rng).into_iter().map(WantedLock::read);
+                let found = [customer, order_lock].map(WantedLock::read).into_iter();
                 found.chain(lines).collect()
             }
-            Wish::Delivery { warehouse, .. } => self.delivery(*warehouse, rng),
-            Wish::StockLevel { district, .. } => self.stock_level(*district, rng),
+            RequestParameters::Delivery { warehouse, .. } => self.delivery(*warehouse, rng),
+            RequestParameters::StockLevel { district, .. } => self.stock_level(*district, rng),
         };
         Transaction::new(Tpcc::kind(&request), wants)
     }
 
-    fn new_order(&self, order: &NewOrder, rng: &mut SmallRng) -> Vec<Want> {
+    fn new_order(&self, order: &NewOrder, rng: &mut SmallRng) -> Vec<WantedLock> {
         let layout = &self.layout;
         let district = self.scale.district_of(order.customer);
         let warehouse = Scale::warehouse_of(district);
         let number = self.random_order(rng, Some(district));
         let new = self.random_new_order(rng, Some(district));
         let mut wants = vec![
-            Want::read(self.warehouse(warehouse)),
-            Want::write(self.lock(warehouse, &layout.districts, district.into())),
-            Want::read(self.lock(warehouse, &layout.customers, order.customer.into())),
-            Want::write(self.lock(warehouse, &layout.orders, number)),
-            Want::write(self.lock(warehouse, &layout.new_orders, new)),
+            WantedLock::read(self.warehouse(warehouse)),
+            WantedLock::write(self.lock(warehouse, &layout.districts, district.into())),
+            WantedLock::read(self.lock(warehouse, &layout.customers, order.customer.into())),
+            WantedLock::write(self.lock(warehouse, &layout.orders, number)),
+            WantedLock::write(self.lock(warehouse, &layout.new_orders, new)),
         ];
         // An item that does not exist has no stock.
         let lines = order.lines().iter().filter(|line| line.item < self.scale.items);
         let stock = |supplier, item: u32| self.lock(supplier, &layout.stock, item.into());
-        wants.extend(lines.map(|line| Want::write(stock(line.supplier, line.item))));
+        wants.extend(lines.map(|line| WantedLock::write(stock(line.supplier, line.item))));
         let count = order.lines().len() as u64;
-        wants.extend(self.lines_of(warehouse, number, count).map(Want::write));
+        wants.extend(self.lines_of(warehouse, number, count).map(WantedLock::write));
         wants
     }
 
-    fn payment(&self, payment: &Payment, rng: &mut SmallRng) -> Vec<Want> {
+    fn payment(&self, payment: &Payment, rng: &mut SmallRng) -> Vec<WantedLock> {
         let warehouse = Scale::warehouse_of(payment.district);
         let (customer, _) = self.customer(&payment.whom);
         let histories = &self.layout.histories;
         let history = rng.random_range(0..layout::count(histories));
         let district = self.lock(warehouse, &self.layout.districts, payment.district.into());
         let history = self.lock(warehouse, histories, history);
-        [self.warehouse(warehouse), district, customer, history].map(Want::write).to_vec()
+        [self.warehouse(warehouse), district, customer, history].map(WantedLock::write).to_vec()
     }
 
     /// Delivers the oldest new order of each district, or of one district.
-    fn delivery(&self, warehouse: u32, rng: &mut SmallRng) -> Vec<Want> {
+    fn delivery(&self, warehouse: u32, rng: &mut SmallRng) -> Vec<WantedLock> {
         let (first, layout) = (warehouse * DISTRICTS, &self.layout);
-        let districts: Vec<Option<u32>> = match self.grain {
-            Grain::Parts => vec![None],
-            Grain::Rows { .. } => (first..first + DISTRICTS).map(Some).collect(),
+        let districts: Vec<Option<u32>> = match self.granularity {
+            LockGranularity::Parts => vec![None],
+            LockGranularity::Rows { .. } => (first..first + DISTRICTS).map(Some).collect(),
         };
         let mut wants = Vec::new();
         for district in districts {
@@ -160,28 +161,30 @@ impl TpccTrace {
                 self.lock(warehouse, &layout.new_orders, new),
                 self.lock(warehouse, &layout.orders, order),
             ];
-            wants.extend(one.map(Want::write));
-            wants.extend(self.lines(warehouse, order, rng).into_iter().map(match self.grain {
-                // In the traces of FissLock, DELIVERY only reads the lines.
-                Grain::Parts => Want::read,
-                Grain::Rows { .. } => Want::write,
-            }));
-            wants.push(Want::write(self.lock(warehouse, &layout.customers, customer.into())));
+            wants.extend(one.map(WantedLock::write));
+            wants.extend(self.lines(warehouse, order, rng).into_iter().map(
+                match self.granularity {
+                    // In the traces of FissLock, DELIVERY only reads the lines.
+                    LockGranularity::Parts => WantedLock::read,
+                    LockGranularity::Rows { .. } => WantedLock::write,
+                },
+            ));
+            wants.push(WantedLock::write(self.lock(warehouse, &layout.customers, customer.into())));
         }
         wants
     }
 
     /// Reads a district; with parts, also one part of the lines and one of the stock. Lines and
     /// stock may be read without lasting locks (clause 3.4), which is the case with locks for rows.
-    fn stock_level(&self, district: u32, rng: &mut SmallRng) -> Vec<Want> {
+    fn stock_level(&self, district: u32, rng: &mut SmallRng) -> Vec<WantedLock> {
         let (warehouse, layout) = (Scale::warehouse_of(district), &self.layout);
         let mut wants = vec![self.lock(warehouse, &layout.districts, district.into())];
-        if self.grain == Grain::Parts {
+        if self.granularity == LockGranularity::Parts {
             wants.extend(self.lines(warehouse, 0, rng));
             let item = rng.random_range(0..self.scale.items);
             wants.push(self.lock(warehouse, &layout.stock, item.into()));
         }
-        wants.into_iter().map(Want::read).collect()
+        wants.into_iter().map(WantedLock::read).collect()
     }
 
     fn warehouse(&self, warehouse: u32) -> u64 {
@@ -193,11 +196,11 @@ impl TpccTrace {
     }
 
     /// Lock of a customer, and the customer's warehouse.
-    fn customer(&self, whom: &Whom) -> (u64, u32) {
+    fn customer(&self, whom: &CustomerSelector) -> (u64, u32) {
         let number = match *whom {
-            Whom::Number(customer) => customer,
+            CustomerSelector::Number(customer) => customer,
             // Of three customers with a name, the one in the middle.
-            Whom::Name { district, name } => {
+            CustomerSelector::Name { district, name } => {
                 let middle = name + LAST_NAMES;
                 let within = if middle < self.scale.customers { middle } else { name };
                 district * self.scale.customers + within
@@ -218,8 +221,8 @@ impl TpccTrace {
     }
 
     fn random(&self, rng: &mut SmallRng, all: u64, district: Option<u32>) -> u64 {
-        match (self.grain, district) {
-            (Grain::Rows { .. }, Some(district)) => {
+        match (self.granularity, district) {
+            (LockGranularity::Rows { .. }, Some(district)) => {
                 let (each, district) = (all / u64::from(DISTRICTS), district % DISTRICTS);
                 each * u64::from(district) + rng.random_range(0..each)
             }
@@ -229,13 +232,13 @@ impl TpccTrace {
 
     /// Locks of the lines of an existing order: of 5 to 15 lines, or of one part of the lines.
     fn lines(&self, warehouse: u32, order: u64, rng: &mut SmallRng) -> Vec<u64> {
-        let count = match self.grain {
-            Grain::Parts => rng.random_range(0..layout::count(&self.layout.lines)),
-            Grain::Rows { .. } => rng.random_range(5..=MAX_LINES as u64),
+        let count = match self.granularity {
+            LockGranularity::Parts => rng.random_range(0..layout::count(&self.layout.lines)),
+            LockGranularity::Rows { .. } => rng.random_range(5..=MAX_LINES as u64),
         };
-        match self.grain {
-            Grain::Parts => self.lines_of(warehouse, count, 1).collect(),
-            Grain::Rows { .. } => self.lines_of(warehouse, order, count).collect(),
+        match self.granularity {
+            LockGranularity::Parts => self.lines_of(warehouse, count, 1).collect(),
+            LockGranularity::Rows { .. } => self.lines_of(warehouse, order, count).collect(),
         }
     }
 
@@ -247,9 +250,9 @@ impl TpccTrace {
         count: u64,
     ) -> impl Iterator<Item = u64> + use<> {
         let (table, base) = (self.layout.lines.clone(), self.warehouse(warehouse));
-        let rows = match self.grain {
-            Grain::Parts => order..order + 1,
-            Grain::Rows { .. } => {
+        let rows = match self.granularity {
+            LockGranularity::Parts => order..order + 1,
+            LockGranularity::Rows { .. } => {
                 let first = order * MAX_LINES as u64;
                 first..first + count
             }

@@ -10,13 +10,13 @@ const AUDITED: u64 = 256;
 
 /// Reads every lock; returns the locks that are not free, or a sentence if they cannot be read.
 pub(crate) async fn not_free<A: Access>(
-    seat: &LaneClient<A>,
+    context: &LaneClient<A>,
     spaces: &[LockSpace],
 ) -> Result<Vec<String>, String> {
-    let (system, mut findings) = (seat.client().client().system(), Findings::default());
+    let (system, mut findings) = (context.client().client().system(), Findings::default());
     for space in spaces {
         for first in (0..space.count()).step_by(AUDITED as usize) {
-            let mut batch = seat.lane().batch();
+            let mut batch = context.lane().batch();
             let locks = first..space.count().min(first + AUDITED);
             let read = |lock| (lock, batch.read(space.object(lock), 16));
             let buffers: Vec<_> = locks.map(read).collect();

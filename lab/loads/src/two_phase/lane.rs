@@ -18,7 +18,7 @@ use crate::traces::{Origin, Transaction};
 
 /// A lane that runs the transactions of a trace.
 pub(super) struct Transacting<A, L> {
-    seat: LaneClient<A>,
+    context: LaneClient<A>,
     shared: Arc<Shared>,
     locks: L,
     /// Number of transactions that the lane has begun.
@@ -31,9 +31,9 @@ impl Load for Arc<Shared> {
     type Tally = TraceTally;
     type Work<A: Access> = Transacting<A, Words<A>>;
 
-    fn work<A: Access>(&self, seat: LaneClient<A>) -> Transacting<A, Words<A>> {
-        let locks = Words::over(seat.client().clone(), Arc::clone(&self.spaces));
-        Transacting::new(seat, Self::clone(self), locks)
+    fn work<A: Access>(&self, context: LaneClient<A>) -> Transacting<A, Words<A>> {
+        let locks = Words::over(context.client().clone(), Arc::clone(&self.spaces));
+        Transacting::new(context, Self::clone(self), locks)
     }
 }
 
@@ -42,8 +42,8 @@ impl<A: LaneLocks, L: Locker> Work for Transacting<A, L> {
     type Tally = TraceTally;
     type Failed = NotHeld;
 
-    fn seat(&self) -> &LaneClient<A> {
-        &self.seat
+    fn context(&self) -> &LaneClient<A> {
+        &self.context
     }
 
     /// Runs one transaction until the transaction has ended or the time is over.
@@ -53,18 +53,20 @@ impl<A: LaneLocks, L: Locker> Work for Transacting<A, L> {
         tally: &RefCell<TraceTally>,
     ) -> Result<(), NotHeld> {
         let transaction = self.draw(rng);
-        let began = self.seat.executor().now();
+        let began = self.context.executor().now();
         loop {
             match self.attempt(&transaction, began, tally).await {
                 Ok(()) => return Ok(()),
                 Err(Failed::Ended(why)) => return Err(why),
-                Err(Failed::Aborted) if self.seat.executor().now() >= self.seat.times().ends => {
+                Err(Failed::Aborted)
+                    if self.context.executor().now() >= self.context.times().ends =>
+                {
                     return Ok(());
                 }
                 Err(Failed::Aborted) => {
                     let most = self.shared.load.patience.as_nanos() as u64 / PAUSES;
                     let pause = Duration::from_nanos(rng.random_range(0..=most));
-                    self.seat.executor().sleep(pause).await;
+                    self.context.executor().sleep(pause).await;
                 }
             }
         }
@@ -74,16 +76,16 @@ impl<A: LaneLocks, L: Locker> Work for Transacting<A, L> {
 }
 
 impl<A, L: Locker> Transacting<A, L> {
-    pub(super) fn new(seat: LaneClient<A>, shared: Arc<Shared>, locks: L) -> Self {
-        Self { seat, shared, locks, begun: Cell::new(0), executed: Cell::new(Nanos(0)) }
+    pub(super) fn new(context: LaneClient<A>, shared: Arc<Shared>, locks: L) -> Self {
+        Self { context, shared, locks, begun: Cell::new(0), executed: Cell::new(Nanos(0)) }
     }
 
     /// The next transaction.
     fn draw(&self, rng: &mut SmallRng) -> Transaction {
         let load = &self.shared.load;
-        let node = u64::from(self.seat.lane().at().node.0 - 1);
+        let node = u64::from(self.context.lane().at().node.0 - 1);
         let (cns, threads) = (u64::from(load.clients.cns), u64::from(load.clients.threads));
-        let turn = self.begun.get() * cns * threads + self.seat.index() as u64;
+        let turn = self.begun.get() * cns * threads + self.context.index() as u64;
         self.begun.set(self.begun.get() + 1);
         let transaction = load.trace.draw(rng, Origin { node, nodes: cns }, turn);
         if load.sorted { transaction.sorted() } else { transaction }
@@ -96,7 +98,7 @@ impl<A, L: Locker> Transacting<A, L> {
         began: Nanos,
         tally: &RefCell<TraceTally>,
     ) -> Result<(), Failed> {
-        let (load, executor) = (&self.shared.load, self.seat.executor());
+        let (load, executor) = (&self.shared.load, self.context.executor());
         let phases = Phases {
             locker: &self.locks,
             executor,
@@ -118,7 +120,7 @@ impl<A, L: Locker> Transacting<A, L> {
         let released = if is_valid { released } else { Err(Failed::Aborted) };
         let counts = self.counts();
         released.inspect_err(|_| tally.borrow_mut().lost += u64::from(counts))?;
-        self.seat.tick(began, executed);
+        self.context.tick(began, executed);
         if counts {
             let tally = &mut *tally.borrow_mut();
             let ns = nanos(began, executed);
@@ -133,13 +135,13 @@ impl<A, L: Locker> Transacting<A, L> {
 
     /// Returns whether an operation that ends now lies in the measured time.
     fn counts(&self) -> bool {
-        let (now, times) = (self.seat.executor().now(), self.seat.times());
+        let (now, times) = (self.context.executor().now(), self.context.times());
         times.counts_from <= now && now < times.ends
     }
 
     /// Executes a transaction of this type.
     async fn execute(&self, kind: usize) {
-        let (load, executor) = (&self.shared.load, self.seat.executor());
+        let (load, executor) = (&self.shared.load, self.context.executor());
         let execution = load.trace.execution(kind).unwrap_or(load.execution);
         if execution.is_zero() {
             return;

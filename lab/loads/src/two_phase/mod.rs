@@ -39,10 +39,10 @@ use lotus_locksystems::systems::Kind;
 use rand::SeedableRng;
 
 use crate::lanes::{
-    self, Clients, Course, KeptLane, LaneClient, Latencies, MEMORY, REGION, Run, Used, latencies,
-    offset_of_data, refused,
+    self, Clients, LaneClient, Latencies, MEMORY, REGION, Run, RunContext, ServerLane, Used,
+    latencies, offset_of_data, refused,
 };
-use crate::locks::kept::{self, Popular, Service, ServiceVisitor};
+use crate::locks::server_locks::{self, Popular, Service, ServiceVisitor};
 use crate::traces::{MAX_LOCKS, Origin, Trace};
 pub(crate) use holders::Holders;
 use lane::Transacting;
@@ -91,7 +91,7 @@ impl TraceLoad {
             let locks = self.trace.locks();
             return Err(format!("{locks} locks are too many: at most {MAX_LOCKS}"));
         }
-        let is_drtm = self.clients.kept.is_none() && self.clients.choice.kind == Kind::Drtm;
+        let is_drtm = self.clients.server_lock.is_none() && self.clients.choice.kind == Kind::Drtm;
         if self.audit && is_drtm {
             let why = "readers of drtm have leases, which end while transactions go on";
             return Err(format!("{why}: no audit can pass"));
@@ -210,11 +210,11 @@ pub fn run<M: Machines>(
     progress: &Arc<Progress>,
 ) -> Result<TraceOutcome, DeployError> {
     let visit = Visit { machines, load, progress };
-    match load.clients.kept {
-        Some(kept) => {
+    match load.clients.server_lock {
+        Some(server_lock) => {
             let (clients, locks) = (&load.clients, load.trace.locks());
             let popular = || Popular::each_with_all_clients(load.popular());
-            kept::visit(machines, kept, clients, locks, Times::LOCKS, popular, visit)
+            server_locks::visit(machines, server_lock, clients, locks, Times::LOCKS, popular, visit)
         }
         None => load.clients.choice.visit(visit),
     }
@@ -258,18 +258,18 @@ impl<M: Machines> ServiceVisitor for Visit<'_, M> {
         let Self { machines, load, progress } = self;
         let holders = load.audit.then(|| Holders::new(load.trace.locks()));
         let shared = Arc::new(Shared { load: load.clone(), spaces: Arc::new([]), holders });
-        let (service, course) =
-            (Arc::new(service), Course::new(machines, load.clients.clone(), progress));
+        let (service, run_context) =
+            (Arc::new(service), RunContext::new(machines, load.clients.clone(), progress));
         let noted = Arc::clone(&shared);
-        let work = move |seat: LaneClient<KeptLane<S::Locker>>| {
-            let locks = seat.client().0.clone();
-            Transacting::new(seat, Arc::clone(&noted), locks)
+        let work = move |context: LaneClient<ServerLane<S::Locker>>| {
+            let locks = context.client().0.clone();
+            Transacting::new(context, Arc::clone(&noted), locks)
         };
-        let done = kept::run_lanes(machines, &course, &service, work, None)?;
+        let done = server_locks::run_lanes(machines, &run_context, &service, work, None)?;
         let lanes::Done { tally, used, utilisation, .. } = done;
         let findings = shared.holders.as_ref().map(|holders| {
-            let kept = kept::used(&*service);
-            kept.into_iter().chain(holders.findings()).collect()
+            let left = server_locks::used(&*service);
+            left.into_iter().chain(holders.findings()).collect()
         });
         Ok(TraceOutcome { tally, used, findings, utilisation })
     }
@@ -295,7 +295,7 @@ fn judge<M: Machines, S: LockSystem>(
     shared: &Arc<Shared>,
 ) -> Result<Vec<String>, DeployError> {
     let spaces = Arc::clone(&shared.spaces);
-    let look = async move |seat| audit::not_free(&seat, &spaces).await;
+    let look = async move |context| audit::not_free(&context, &spaces).await;
     let mut found = run.audit(machines, look)?;
     found.extend(shared.holders.as_ref().into_iter().flat_map(Holders::findings));
     Ok(found)

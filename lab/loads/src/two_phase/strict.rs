@@ -9,7 +9,7 @@ use lotus_locksystems::Locker;
 
 use super::holders::Holders;
 use crate::lanes::nanos;
-use crate::traces::Want;
+use crate::traces::WantedLock;
 
 /// A failed attempt is followed by a pause of up to this part of the patience: clients that have
 /// waited for one another, and given up together, then do not do so again.
@@ -35,7 +35,7 @@ impl From<NotHeld> for Failed {
 
 /// Locks that a transaction holds.
 pub(crate) struct Held<L: Locker> {
-    all: Vec<(Want, L::Held)>,
+    all: Vec<(WantedLock, L::Held)>,
 }
 
 /// A lane that runs transactions.
@@ -56,7 +56,7 @@ impl<L: Locker> Phases<'_, L> {
     /// [`Failed`]: the locks already taken are released.
     pub(crate) async fn grow(
         &self,
-        wants: &[Want],
+        wants: &[WantedLock],
         mut took: impl FnMut(u64),
     ) -> Result<Held<L>, Failed> {
         let mut held = Held { all: Vec::with_capacity(wants.len()) };

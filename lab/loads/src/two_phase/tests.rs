@@ -2,19 +2,19 @@
 
 use lotus_fabric::machines::Threads;
 use lotus_fabric::sim::{Config, Profile, SimMachines, World};
-use lotus_locksystems::servers::Kept;
+use lotus_locksystems::servers::ServerLock;
 use lotus_locksystems::systems::Choice;
 
 use super::*;
-use crate::lanes::Keeping;
-use crate::traces::{FileTrace, Grain, TatpTrace, TpccTrace};
+use crate::lanes::ServerOptions;
+use crate::traces::{FileTrace, LockGranularity, TatpTrace, TpccTrace};
 
 fn short(kind: Kind, trace: Trace) -> TraceLoad {
     TraceLoad {
         clients: Clients {
             choice: Choice::of(kind),
-            kept: None,
-            keeping: Keeping::default(),
+            server_lock: None,
+            server_options: ServerOptions::default(),
             policy: None,
             cns: 2,
             threads: 2,
@@ -53,7 +53,7 @@ fn simulated(load: &TraceLoad) -> TraceOutcome {
 #[test]
 fn both_workloads_run_on_every_kind_of_waiting() {
     let tatp = || Trace::Tatp(TatpTrace::new(100, 5, 1));
-    let tpcc = || Trace::Tpcc(TpccTrace::new(2, Grain::Parts, 1));
+    let tpcc = || Trace::Tpcc(TpccTrace::new(2, LockGranularity::Parts, 1));
     for kind in [Kind::Cas, Kind::Dslr, Kind::Mcs, Kind::ShiftLock, Kind::Declock] {
         for (trace, locks) in [(tatp(), 1..3), (tpcc(), 6..12)] {
             let TraceOutcome { tally, .. } = simulated(&short(kind, trace));
@@ -109,7 +109,7 @@ fn a_transaction_lasts_as_long_as_its_phases() {
 
 #[test]
 fn several_memory_nodes_share_the_locks() {
-    let trace = Trace::Tpcc(TpccTrace::new(4, Grain::Rows { divisor: 100 }, 1));
+    let trace = Trace::Tpcc(TpccTrace::new(4, LockGranularity::Rows { divisor: 100 }, 1));
     let load = TraceLoad { mns: 3, ..short(Kind::ShiftLock, trace) };
     assert_eq!(load.check(), Ok(()));
     assert_eq!(load.nodes(), 2 + 1 + 3);
@@ -142,21 +142,21 @@ fn what_cannot_be_judged_is_refused() {
 
 #[test]
 fn servers_that_keep_the_locks_run_the_same_transactions() {
-    let others = Kept::SWITCHED.into_iter().chain([Kept::RedLock]);
-    for service in Kept::ALL.into_iter().chain(others) {
+    let others = ServerLock::SWITCHED.into_iter().chain([ServerLock::RedLock]);
+    for service in ServerLock::ALL.into_iter().chain(others) {
         for trace in [
             Trace::Tatp(TatpTrace::new(100, 5, 1)),
-            Trace::Tpcc(TpccTrace::new(2, Grain::Parts, 1)),
+            Trace::Tpcc(TpccTrace::new(2, LockGranularity::Parts, 1)),
         ] {
             let load = short(Kind::Dslr, trace);
-            let clients = Clients { kept: Some(service), ..load.clients.clone() };
+            let clients = Clients { server_lock: Some(service), ..load.clients.clone() };
             let load = TraceLoad { clients, ..load };
             assert_eq!(load.check(), Ok(()));
             let TraceOutcome { tally, used, .. } = simulated(&load);
             assert!(tally.transactions > 50, "{service}: {}", tally.transactions);
             // Without a queue, others may come first until the time is up.
             let is_given_up = tally.aborts + tally.lost > 0;
-            assert!(!is_given_up || service == Kept::RedLock, "{service}: {tally:?}");
+            assert!(!is_given_up || service == ServerLock::RedLock, "{service}: {tally:?}");
             assert_eq!(used.verbs.fetch_and_adds + used.verbs.compare_and_swaps, 0, "{service}");
             assert!(used.verbs.messages > 0, "{service}");
         }

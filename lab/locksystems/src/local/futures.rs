@@ -13,7 +13,7 @@ use lotus_locks::word::Mode;
 use lotus_locks::{Acquiring, LockSystem, NotHeld, Releasing, Wait};
 
 use super::inner::Inner;
-use super::lock::{Fate, Ticket};
+use super::lock::{Ticket, WaiterState};
 
 /// A client's request.
 #[derive(Clone, Copy, Debug)]
@@ -99,14 +99,14 @@ impl<S: LockSystem> LocalAcquiring<S> {
 
     fn poll_waits(&mut self, task: &mut Context<'_>) -> Poll<()> {
         let LocalRequest { at, mode, ticket, .. } = self.asked;
-        self.state = match self.inner.table.fate(at, ticket, task.waker()) {
-            Fate::Holds => {
+        self.state = match self.inner.table.waiter_state(at, ticket, task.waker()) {
+            WaiterState::Holds => {
                 self.inner.count_local();
                 Progress::Holds(mode)
             }
-            Fate::Asks => Progress::Asks(self.inner.ask(self.asked)),
-            Fate::Failed(why) => Progress::Refused(why),
-            Fate::Waits => match self.expiry() {
+            WaiterState::Asks => Progress::Asks(self.inner.ask(self.asked)),
+            WaiterState::Failed(why) => Progress::Refused(why),
+            WaiterState::Waits => match self.expiry() {
                 None => return Poll::Pending,
                 Some(why) => match self.inner.table.cancel(at, ticket) {
                     // The lock was granted at this very moment.

@@ -15,7 +15,7 @@ use lotus_locks::{Acquiring, Client, Hold, Limits, LockSystem, NotHeld, Releasin
 use lotus_sabotage::{Rule, broken};
 
 use super::futures::LocalRequest;
-use super::lock::{Home, Sequel};
+use super::lock::{Home, LockEffects};
 use super::table::LocalTable;
 
 /// Number of a lane's acquisitions by source: from the node, or from the memory node.
@@ -139,7 +139,7 @@ impl<S: LockSystem> Inner<S> {
             _ => Nanos(0),
         };
         let home = Home { lane: self.lane, key };
-        let Sequel { gives_up, is_asker, .. } = self.table.won(at, mode, home, remote, now);
+        let LockEffects { gives_up, is_asker, .. } = self.table.won(at, mode, home, remote, now);
         if self.client.is_wanted(at) {
             self.table.close(at);
         }

@@ -19,7 +19,7 @@ use lotus_locks::NotHeld;
 use lotus_locks::word::{Mode, earlier};
 use lotus_sabotage::{Rule, broken};
 
-use super::policy::{Policy, Share, Situation, Wish};
+use super::policy::{Policy, QueuedRequest, Share, Situation};
 
 /// Number of joining readers between two checks for a waiting remote writer (I308).
 const JOINS: u32 = 16;
@@ -49,7 +49,7 @@ pub enum Answer {
         /// Whether this reader checks.
         looks: bool,
     },
-    /// The client waits for its [`Fate`].
+    /// The client waits for its [`WaiterState`].
     Waits {
         /// Whether the client reads the times of remote waiters meanwhile.
         prefetches: bool,
@@ -60,7 +60,7 @@ pub enum Answer {
 
 /// Fate of a waiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum WaiterState {
     /// Still waiting.
     Waits,
     /// Holds the lock.
@@ -73,7 +73,7 @@ pub enum Fate {
 
 /// Consequences of an event.
 #[derive(Debug, Default)]
-pub struct Sequel {
+pub struct LockEffects {
     /// Tasks whose fates have changed; to be woken without the table's mutex.
     pub wakes: Vec<Waker>,
     /// Home of the lock if it must be given up: `LocalTable::released` follows.
@@ -98,8 +98,8 @@ enum NodeState {
 #[derive(Debug)]
 struct QueuedClient {
     ticket: Ticket,
-    wish: Wish,
-    fate: Fate,
+    wish: QueuedRequest,
+    waiter_state: WaiterState,
     waker: Option<Waker>,
 }
 
@@ -151,7 +151,8 @@ impl LocalLock {
 
     fn is_awaited(&self, mode: Option<Mode>) -> bool {
         let waits = |waiting: &QueuedClient| {
-            waiting.fate == Fate::Waits && mode.is_none_or(|mode| waiting.wish.mode == mode)
+            waiting.waiter_state == WaiterState::Waits
+                && mode.is_none_or(|mode| waiting.wish.mode == mode)
         };
         self.waiters.iter().any(waits)
     }
@@ -161,7 +162,7 @@ impl LocalLock {
         &mut self,
         policy: Policy,
         ticket: Ticket,
-        wish: Wish,
+        wish: QueuedRequest,
         waits: bool,
         now: impl FnOnce() -> Nanos,
     ) -> Answer {
@@ -182,7 +183,12 @@ impl LocalLock {
         if !waits {
             return Answer::Refused;
         }
-        self.waiters.push(QueuedClient { ticket, wish, fate: Fate::Waits, waker: None });
+        self.waiters.push(QueuedClient {
+            ticket,
+            wish,
+            waiter_state: WaiterState::Waits,
+            waker: None,
+        });
         let is_held = matches!(self.state, NodeState::Held(..));
         let prefetches = policy.uses_times() && is_held && !self.is_prefetching;
         self.is_prefetching |= prefetches;
@@ -198,46 +204,50 @@ impl LocalLock {
     }
 
     /// Returns a waiter's fate; a final fate is returned once.
-    pub(super) fn fate(&mut self, ticket: Ticket, waker: &Waker) -> Fate {
+    pub(super) fn waiter_state(&mut self, ticket: Ticket, waker: &Waker) -> WaiterState {
         let index = self.waiters.iter().position(|waiting| waiting.ticket == ticket);
         let Some(index) = index else { unreachable!("a waiter is there until it is told") };
         let waiting = &mut self.waiters[index];
-        match waiting.fate {
-            Fate::Waits => match &mut waiting.waker {
+        match waiting.waiter_state {
+            WaiterState::Waits => match &mut waiting.waker {
                 Some(known) => known.clone_from(waker),
                 None => waiting.waker = Some(waker.clone()),
             },
-            Fate::Asks => {
+            WaiterState::Asks => {
                 (self.state, self.asker) = (NodeState::Asking(waiting.wish.mode), Some(ticket));
                 self.waiters.remove(index);
-                return Fate::Asks;
+                return WaiterState::Asks;
             }
-            Fate::Holds | Fate::Failed(_) => return self.waiters.remove(index).fate,
+            WaiterState::Holds | WaiterState::Failed(_) => {
+                return self.waiters.remove(index).waiter_state;
+            }
         }
-        Fate::Waits
+        WaiterState::Waits
     }
 
     /// Removes a waiter that gives up. Returns the waiter's previous fate: a holder must leave the
     /// lock.
-    pub(super) fn cancel(&mut self, policy: Policy, ticket: Ticket) -> (Fate, Sequel) {
+    pub(super) fn cancel(&mut self, policy: Policy, ticket: Ticket) -> (WaiterState, LockEffects) {
         let index = self.waiters.iter().position(|waiting| waiting.ticket == ticket);
-        let Some(index) = index else { return (Fate::Waits, Sequel::default()) };
-        let fate = self.waiters.remove(index).fate;
-        let outcome = match fate {
-            Fate::Asks => self.call(policy, None),
-            Fate::Waits | Fate::Holds | Fate::Failed(_) => Sequel::default(),
+        let Some(index) = index else { return (WaiterState::Waits, LockEffects::default()) };
+        let waiter_state = self.waiters.remove(index).waiter_state;
+        let outcome = match waiter_state {
+            WaiterState::Asks => self.call(policy, None),
+            WaiterState::Waits | WaiterState::Holds | WaiterState::Failed(_) => {
+                LockEffects::default()
+            }
         };
-        (fate, outcome)
+        (waiter_state, outcome)
     }
 
     /// Handles that the asking client gives up. Returns whether the request goes on nevertheless:
     /// for another waiter of the same mode, or because the request cannot leave its queue place
     /// (I306).
-    pub(super) fn desert(&mut self, policy: Policy, can_leave: bool) -> (bool, Sequel) {
+    pub(super) fn desert(&mut self, policy: Policy, can_leave: bool) -> (bool, LockEffects) {
         self.asker = None;
-        let NodeState::Asking(mode) = self.state else { return (true, Sequel::default()) };
+        let NodeState::Asking(mode) = self.state else { return (true, LockEffects::default()) };
         if !can_leave || self.is_awaited(Some(mode)) {
-            return (true, Sequel::default());
+            return (true, LockEffects::default());
         }
         (false, self.call(policy, None))
     }
@@ -251,7 +261,7 @@ impl LocalLock {
         home: Home,
         remote: Option<u16>,
         now: Nanos,
-    ) -> Sequel {
+    ) -> LockEffects {
         self.state = NodeState::Held(mode, home);
         (self.given, self.is_closed, self.remote) = (0, false, remote);
         (self.joins, self.looked) = (0, now);
@@ -262,14 +272,14 @@ impl LocalLock {
             self.hand_out(policy, mode, &mut wakes);
         }
         let gives_up = (self.holders == 0).then(|| self.give_up(mode, home));
-        Sequel { wakes, gives_up, is_asker }
+        LockEffects { wakes, gives_up, is_asker }
     }
 
     /// Grants a lock held in this mode to waiters: to one writer, or to readers.
     fn hand_out(&mut self, policy: Policy, mode: Mode, wakes: &mut Vec<Waker>) {
         for index in 0..self.waiters.len() {
-            let QueuedClient { wish, fate, .. } = self.waiters[index];
-            if fate != Fate::Waits {
+            let QueuedClient { wish, waiter_state, .. } = self.waiters[index];
+            if waiter_state != WaiterState::Waits {
                 continue;
             }
             let takes = match mode {
@@ -287,7 +297,7 @@ impl LocalLock {
                 // The first waiter replaces the client that asked.
                 self.given += u32::from(self.holders > 0);
                 self.holders += 1;
-                self.waiters[index].fate = Fate::Holds;
+                self.waiters[index].waiter_state = WaiterState::Holds;
                 wakes.extend(self.waiters[index].waker.take());
             }
         }
@@ -300,26 +310,28 @@ impl LocalLock {
 
     /// Handles a failure of the node's request. A failure that concerns every client ends all
     /// waiting requests; otherwise the next client asks.
-    pub(super) fn lost(&mut self, policy: Policy, why: NotHeld) -> Sequel {
+    pub(super) fn lost(&mut self, policy: Policy, why: NotHeld) -> LockEffects {
         self.asker = None;
         if !matches!(why, NotHeld::Unavailable | NotHeld::Expelled) {
             return self.call(policy, None);
         }
         self.state = NodeState::Free;
         let mut wakes = Vec::new();
-        for waiting in self.waiters.iter_mut().filter(|waiting| waiting.fate == Fate::Waits) {
-            waiting.fate = Fate::Failed(why);
+        for waiting in
+            self.waiters.iter_mut().filter(|waiting| waiting.waiter_state == WaiterState::Waits)
+        {
+            waiting.waiter_state = WaiterState::Failed(why);
             wakes.extend(waiting.waker.take());
         }
-        Sequel { wakes, ..Sequel::default() }
+        LockEffects { wakes, ..LockEffects::default() }
     }
 
     /// Removes a holder.
-    pub(super) fn leave(&mut self, policy: Policy) -> Sequel {
+    pub(super) fn leave(&mut self, policy: Policy) -> LockEffects {
         let is_broken = broken(Rule::LastSiblingsRelease);
         assert!(self.holders > 0 || is_broken, "a lock is left by its holders");
         self.holders = self.holders.saturating_sub(1);
-        let mut outcome = Sequel::default();
+        let mut outcome = LockEffects::default();
         let NodeState::Held(mode, home) = self.state else {
             // I305: clients hold a lock only while their node does.
             assert!(is_broken, "a node has the lock of its clients");
@@ -328,7 +340,7 @@ impl LocalLock {
         if self.holders > 0 && !is_broken {
             return outcome;
         }
-        let first = self.waiters.iter().find(|waiting| waiting.fate == Fate::Waits);
+        let first = self.waiters.iter().find(|waiting| waiting.waiter_state == WaiterState::Waits);
         if first.is_some_and(|first| policy.keeps(self.situation(mode), first.wish)) {
             self.given += 1;
             self.hand_out(policy, mode, &mut outcome.wakes);
@@ -339,23 +351,27 @@ impl LocalLock {
     }
 
     /// Records that the node has given the lock up.
-    pub(super) fn released(&mut self, policy: Policy) -> Sequel {
+    pub(super) fn released(&mut self, policy: Policy) -> LockEffects {
         let NodeState::Leaving(mode) = self.state else { unreachable!("it is being given up") };
         (self.remote, self.is_closed) = (None, false);
         self.call(policy, Some(mode))
     }
 
     /// Makes the next waiter ask, if there is one; the node had the lock before in mode `left`.
-    fn call(&mut self, policy: Policy, left: Option<Mode>) -> Sequel {
+    fn call(&mut self, policy: Policy, left: Option<Mode>) -> LockEffects {
         self.state = NodeState::Free;
-        let waits = self.waiters.iter().enumerate().filter(|(_, one)| one.fate == Fate::Waits);
-        let (indexes, wishes): (Vec<usize>, Vec<Wish>) =
+        let waits = self
+            .waiters
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| one.waiter_state == WaiterState::Waits);
+        let (indexes, wishes): (Vec<usize>, Vec<QueuedRequest>) =
             waits.map(|(index, waiting)| (index, waiting.wish)).unzip();
-        let mut outcome = Sequel::default();
+        let mut outcome = LockEffects::default();
         if let Some(next) = policy.elects(left, &wishes) {
             self.state = NodeState::Called;
             let waiting = &mut self.waiters[indexes[next]];
-            waiting.fate = Fate::Asks;
+            waiting.waiter_state = WaiterState::Asks;
             outcome.wakes.extend(waiting.waker.take());
         }
         outcome

@@ -52,8 +52,8 @@ pub use futures::{LocalAcquiring, LocalHold, LocalReleasing};
 use futures::{LocalRequest, Progress};
 pub use inner::Transfers;
 use inner::{Inner, class};
-pub use lock::{Answer, Fate, Home, Sequel, Ticket};
-pub use policy::{Policy, Share, Situation, UnknownPolicy, Unshared, Wish};
+pub use lock::{Answer, Home, LockEffects, Ticket, WaiterState};
+pub use policy::{Policy, QueuedRequest, Share, Situation, UnknownPolicy, Unshared};
 pub use table::LocalTable;
 
 /// Bits of a ticket below the lane number.
@@ -112,7 +112,7 @@ impl<S: LockSystem> LocalClient<S> {
     /// Acquires a lock. Posts the first verb at once, if one is needed.
     pub fn acquire(&self, at: RemoteAddr, mode: Mode, limits: Limits) -> LocalAcquiring<S> {
         let inner = &self.inner;
-        let shares = inner.client.system().promises().shares;
+        let shares = inner.client.system().guarantees().shares;
         let mode = if shares { class(mode) } else { Mode::Exclusive };
         let number = inner.requests.get() + 1;
         inner.requests.set(number);
@@ -134,7 +134,7 @@ impl<S: LockSystem> LocalClient<S> {
             return Progress::Refused(NotHeld::Expelled);
         }
         let LocalRequest { at, mode, ticket, time, .. } = asked;
-        let wish = Wish { mode, time };
+        let wish = QueuedRequest { mode, time };
         match inner.table.request(at, ticket, wish, wait != Wait::No, || self.now()) {
             Answer::Asks if inner.holds_unasked(asked) => Progress::Holds(mode),
             Answer::Asks => Progress::Asks(inner.ask(asked)),

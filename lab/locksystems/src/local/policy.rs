@@ -32,7 +32,7 @@ pub enum Policy {
 
 /// A local client's request in its node's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wish {
+pub struct QueuedRequest {
     /// [`Mode::Shared`] or [`Mode::Exclusive`].
     pub mode: Mode,
     /// Time of the request, in microseconds; see [`is_earlier`].
@@ -108,7 +108,7 @@ impl Policy {
 
     /// Whether the lock stays at the node when its last holder leaves, for `first`, the first
     /// waiter of the node's queue.
-    pub fn keeps(self, now: Situation, first: Wish) -> bool {
+    pub fn keeps(self, now: Situation, first: QueuedRequest) -> bool {
         let is_open = now.held == first.mode && !now.is_closed;
         is_open
             && match self {
@@ -121,7 +121,7 @@ impl Policy {
 
     /// Whether a waiter becomes a holder together with other readers. Called for the waiters in
     /// order, from the front of the queue; `has_begun` says whether the lock has a reader yet.
-    pub fn shares(self, now: Situation, has_begun: bool, wish: Wish) -> Share {
+    pub fn shares(self, now: Situation, has_begun: bool, wish: QueuedRequest) -> Share {
         let is_reader = wish.mode == Mode::Shared;
         match self {
             Self::LocalBound(most) if has_begun && now.given >= most => Share::Ends,
@@ -133,8 +133,8 @@ impl Policy {
 
     /// Index of the waiter that asks the memory node on behalf of its node, after the node has
     /// given the lock up in mode `left`, if the node had the lock.
-    pub fn elects(self, left: Option<Mode>, wishes: &[Wish]) -> Option<usize> {
-        let is_other = |wish: &Wish| left.is_some_and(|left| wish.mode != left);
+    pub fn elects(self, left: Option<Mode>, wishes: &[QueuedRequest]) -> Option<usize> {
+        let is_other = |wish: &QueuedRequest| left.is_some_and(|left| wish.mode != left);
         let other = wishes.iter().position(is_other).filter(|_| self != Self::TsTf);
         other.or((!wishes.is_empty()).then_some(0))
     }
@@ -205,14 +205,14 @@ mod tests {
     use super::*;
     use lotus_locks::Recovery;
 
-    const READER: Wish = Wish { mode: Mode::Shared, time: 100 };
-    const WRITER: Wish = Wish { mode: Mode::Exclusive, time: 100 };
+    const READER: QueuedRequest = QueuedRequest { mode: Mode::Shared, time: 100 };
+    const WRITER: QueuedRequest = QueuedRequest { mode: Mode::Exclusive, time: 100 };
     const READ: Situation =
         Situation { held: Mode::Shared, is_closed: false, given: 0, remote: None };
     const WRITTEN: Situation = Situation { held: Mode::Exclusive, ..READ };
 
-    fn at(time: u16, wish: Wish) -> Wish {
-        Wish { time, ..wish }
+    fn at(time: u16, wish: QueuedRequest) -> QueuedRequest {
+        QueuedRequest { time, ..wish }
     }
 
     #[test]

@@ -16,8 +16,8 @@ use lotus_locks::word::Mode;
 use lotus_sabotage::{Rule, broken};
 
 use super::clock::Clock;
-use super::lock::{Answer, Fate, Home, LocalLock, Sequel, Ticket};
-use super::policy::{Policy, Wish};
+use super::lock::{Answer, Home, LocalLock, LockEffects, Ticket, WaiterState};
+use super::policy::{Policy, QueuedRequest};
 use super::primitive::{Mutex, MutexGuard};
 
 /// Number of stripes of a node: several for each core of a large machine.
@@ -43,7 +43,7 @@ struct Inbox {
 }
 
 /// Wakes the tasks, and returns the rest of the sequel.
-fn woken(mut outcome: Sequel) -> Sequel {
+fn woken(mut outcome: LockEffects) -> LockEffects {
     outcome.wakes.drain(..).for_each(Waker::wake);
     outcome
 }
@@ -126,7 +126,7 @@ impl LocalTable {
         &self,
         at: RemoteAddr,
         ticket: Ticket,
-        wish: Wish,
+        wish: QueuedRequest,
         waits: bool,
         now: impl FnOnce() -> Nanos,
     ) -> Answer {
@@ -140,18 +140,18 @@ impl LocalTable {
 
     /// Returns a waiter's fate; the waiter's task is woken when the fate changes. A final fate is
     /// returned once.
-    pub fn fate(&self, at: RemoteAddr, ticket: Ticket, waker: &Waker) -> Fate {
-        let fate = self.with(at, |lock| lock.fate(ticket, waker));
-        fate.unwrap_or_else(|| unreachable!("a lock that is waited for is in the table"))
+    pub fn waiter_state(&self, at: RemoteAddr, ticket: Ticket, waker: &Waker) -> WaiterState {
+        let waiter_state = self.with(at, |lock| lock.waiter_state(ticket, waker));
+        waiter_state.unwrap_or_else(|| unreachable!("a lock that is waited for is in the table"))
     }
 
     /// Removes a waiter that gives up. Returns whether the waiter was a holder already, and must
     /// leave the lock.
     pub fn cancel(&self, at: RemoteAddr, ticket: Ticket) -> bool {
         let cancelled = self.with(at, |lock| lock.cancel(self.policy, ticket));
-        cancelled.is_some_and(|(fate, outcome)| {
+        cancelled.is_some_and(|(waiter_state, outcome)| {
             woken(outcome);
-            fate == Fate::Holds
+            waiter_state == WaiterState::Holds
         })
     }
 
@@ -172,7 +172,7 @@ impl LocalTable {
         home: Home,
         remote: Option<u16>,
         now: Nanos,
-    ) -> Sequel {
+    ) -> LockEffects {
         woken(self.with_used(at, |lock| lock.won(self.policy, mode, home, remote, now)))
     }
 

@@ -14,7 +14,7 @@ use lotus_fabric::transport::{Fabric, FabricError};
 use super::client::{RedisLink, Replies};
 use super::redis::{Command, CommandName, Sessions};
 use super::wire;
-use crate::servers::Toll;
+use crate::servers::CpuCharge;
 
 /// Time between two checks for expired keys that no command touches.
 const LOOK: Duration = Duration::from_millis(1);
@@ -46,7 +46,7 @@ pub struct RedisCore {
 }
 
 impl RedisCore {
-    /// Opens a server's lane. `toll` is charged for every command, where time is virtual.
+    /// Opens a server's lane. `cpu_charge` is charged for every command, where time is virtual.
     ///
     /// # Errors
     /// [`FabricError`] if the fabric refuses the lane.
@@ -55,7 +55,7 @@ impl RedisCore {
         fabric: &dyn Fabric,
         at: Endpoint,
         redis: SharedRedis,
-        toll: Option<Toll>,
+        cpu_charge: Option<CpuCharge>,
     ) -> Result<Self, FabricError> {
         let transport = fabric.open_lane(at, Epoch(1), executor.handle().waker())?;
         let lane = Lane::new(at, executor.handle().clone(), transport);
@@ -66,8 +66,8 @@ impl RedisCore {
             TO_REDIS,
             Box::new(move |from, bytes| {
                 let Some(rpc) = listener.upgrade() else { return };
-                if let Some(toll) = &toll {
-                    toll();
+                if let Some(cpu_charge) = &cpu_charge {
+                    cpu_charge();
                 }
                 let Some((name, command)) = wire::decode_command(bytes) else { return };
                 let now = rpc.lane().executor().now();

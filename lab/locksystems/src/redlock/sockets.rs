@@ -57,11 +57,11 @@ pub struct SocketLink {
     executor: Handle,
     prefix: Arc<str>,
     replies: Replies,
-    ways: Rc<[Way]>,
+    connections: Rc<[RedisConnection]>,
 }
 
 /// The way to a server. A dedicated task reads and writes the connection.
-struct Way {
+struct RedisConnection {
     address: SocketAddr,
     traffic: RefCell<Traffic>,
     /// Reason of the loss, while the server is lost.
@@ -109,7 +109,7 @@ impl SocketLink {
         replies: Replies,
         loses: impl Fn(String) + 'static,
     ) -> Box<dyn RedisLink> {
-        let way = |address: &SocketAddr| Way {
+        let connection = |address: &SocketAddr| RedisConnection {
             address: *address,
             traffic: RefCell::default(),
             lost: RefCell::default(),
@@ -117,28 +117,28 @@ impl SocketLink {
             counts: Cell::default(),
             is_over: Cell::default(),
         };
-        let ways: Rc<[Way]> = servers.addresses.iter().map(way).collect();
+        let connections: Rc<[RedisConnection]> = servers.addresses.iter().map(connection).collect();
         let loses: Rc<dyn Fn(String)> = Rc::new(loses);
-        for (server, way) in ways.iter().enumerate() {
-            let attendant = Attendant {
+        for (server, connection) in connections.iter().enumerate() {
+            let attendant = ConnectionTask {
                 executor: executor.clone(),
                 times,
                 replies: replies.clone(),
                 servers: servers.clone(),
-                ways: Rc::clone(&ways),
+                connections: Rc::clone(&connections),
                 server,
                 loses: Rc::clone(&loses),
             };
-            way.task.set(Some(executor.spawn(async move { attendant.attend().await })));
+            connection.task.set(Some(executor.spawn(async move { attendant.attend().await })));
         }
         let (executor, prefix) = (executor.clone(), Arc::clone(&servers.prefix));
-        Box::new(Self { executor, prefix, replies, ways })
+        Box::new(Self { executor, prefix, replies, connections })
     }
 }
 
 impl RedisLink for SocketLink {
     fn servers(&self) -> usize {
-        self.ways.len()
+        self.connections.len()
     }
 
     /// A connection loses nothing unless the whole connection is lost, and its loss is known.
@@ -147,16 +147,16 @@ impl RedisLink for SocketLink {
     }
 
     fn send(&self, server: usize, name: CommandName, command: Command) {
-        let way = &self.ways[server];
-        if way.lost.borrow().is_some() {
+        let connection = &self.connections[server];
+        if connection.lost.borrow().is_some() {
             self.replies.hear(server, name, RedisReply::Lost);
             return;
         }
-        let traffic = &mut *way.traffic.borrow_mut();
+        let traffic = &mut *connection.traffic.borrow_mut();
         let out = if traffic.counts { &mut traffic.out } else { &mut traffic.held };
         resp::push_command(out, &self.prefix, command);
         traffic.ask(Awaited::Command(name, Verb::of(command)), || self.executor.now());
-        if let Some(task) = way.task.get() {
+        if let Some(task) = connection.task.get() {
             self.executor.wake(task);
         }
     }
@@ -164,9 +164,9 @@ impl RedisLink for SocketLink {
 
 impl Drop for SocketLink {
     fn drop(&mut self) {
-        for way in &*self.ways {
-            way.is_over.set(true);
-            if let Some(task) = way.task.get() {
+        for connection in &*self.connections {
+            connection.is_over.set(true);
+            if let Some(task) = connection.task.get() {
                 self.executor.wake(task);
             }
         }
@@ -185,31 +185,31 @@ impl Traffic {
 }
 
 /// The task of a way.
-struct Attendant {
+struct ConnectionTask {
     executor: Handle,
     times: Times,
     replies: Replies,
     servers: RedisServers,
-    ways: Rc<[Way]>,
+    connections: Rc<[RedisConnection]>,
     server: usize,
     loses: Rc<dyn Fn(String)>,
 }
 
-impl Attendant {
-    fn way(&self) -> &Way {
-        &self.ways[self.server]
+impl ConnectionTask {
+    fn connection(&self) -> &RedisConnection {
+        &self.connections[self.server]
     }
 
     /// Keeps a connection to the server for as long as the lane needs it.
     async fn attend(&self) {
-        while !self.way().is_over.get() {
+        while !self.connection().is_over.get() {
             let Some(why) = self.serve().await else { return };
             self.lose(why);
             let now = self.executor.now();
-            let counts = self.way().counts.take();
+            let counts = self.connection().counts.take();
             let again = counts.unwrap_or_else(|| self.times.counts_again(now));
             let again = again.max(now.after(TRIES));
-            while self.executor.now() < again && !self.way().is_over.get() {
+            while self.executor.now() < again && !self.connection().is_over.get() {
                 let look = self.executor.now().after(TRIES).min(again);
                 self.executor.sleep_until(look).await;
             }
@@ -220,7 +220,7 @@ impl Attendant {
     /// `None` if the lane no longer needs the way.
     async fn serve(&self) -> Option<String> {
         {
-            let traffic = &mut *self.way().traffic.borrow_mut();
+            let traffic = &mut *self.connection().traffic.borrow_mut();
             traffic.counts = false;
             resp::push_info(&mut traffic.out);
             // Commands wait for the answer to this question.
@@ -228,13 +228,13 @@ impl Attendant {
             traffic.silent_since = self.executor.now();
             traffic.suspect_since = None;
         }
-        let mut socket = match self.executor.connect(self.way().address) {
+        let mut socket = match self.executor.connect(self.connection().address) {
             Ok(socket) => socket,
             Err(error) => return Some(error.to_string()),
         };
         let (mut came, mut armed) = (Vec::with_capacity(REPLIES_BYTES), None);
         std::future::poll_fn(|_| {
-            if self.way().is_over.get() {
+            if self.connection().is_over.get() {
                 return Poll::Ready(None);
             }
             let turned = self.write(&mut socket).and_then(|()| self.read(&mut socket, &mut came));
@@ -248,7 +248,7 @@ impl Attendant {
 
     /// Writes as much as the socket takes.
     fn write(&self, socket: &mut Socket) -> Result<(), String> {
-        let traffic = &mut *self.way().traffic.borrow_mut();
+        let traffic = &mut *self.connection().traffic.borrow_mut();
         while !traffic.out.is_empty() {
             match socket.poll_write(&traffic.out) {
                 Poll::Ready(Ok(count)) => drop(traffic.out.drain(..count)),
@@ -277,7 +277,7 @@ impl Attendant {
         while let Some((reply, length)) = resp::take_reply(&came[taken..])? {
             taken += length;
             let asked = {
-                let traffic = &mut *self.way().traffic.borrow_mut();
+                let traffic = &mut *self.connection().traffic.borrow_mut();
                 traffic.silent_since = self.executor.recent();
                 traffic.suspect_since = None;
                 traffic.unanswered.pop_front()
@@ -302,15 +302,15 @@ impl Attendant {
 
     /// Lets the server count, unless it may have lost keys before its present life.
     fn begin(&self, life: &ServerLife) -> Result<(), String> {
-        let (way, now) = (self.way(), self.executor.now());
+        let (connection, now) = (self.connection(), self.executor.now());
         let counts = self.times.counts_when_up(now, life.uptime);
         if now < counts && !self.servers.has_all_keys(self.server, life) {
-            way.counts.set(Some(counts));
+            connection.counts.set(Some(counts));
             let secs = life.uptime.as_secs();
             return Err(format!("it has been up for {secs} s, and may have lost keys before"));
         }
-        way.lost.take();
-        let traffic = &mut *way.traffic.borrow_mut();
+        connection.lost.take();
+        let traffic = &mut *connection.traffic.borrow_mut();
         traffic.counts = true;
         let held = std::mem::take(&mut traffic.held);
         traffic.out.extend(held);
@@ -322,7 +322,7 @@ impl Attendant {
     /// Checks whether the server has been silent for too long. `armed` is the time of the timer for
     /// the next check.
     fn watch(&self, armed: &mut Option<Nanos>) -> Result<(), String> {
-        let traffic = &mut *self.way().traffic.borrow_mut();
+        let traffic = &mut *self.connection().traffic.borrow_mut();
         if traffic.unanswered.is_empty() {
             return Ok(());
         }
@@ -351,11 +351,11 @@ impl Attendant {
 
     /// Answers all commands under way with [`RedisReply::Lost`], and later commands likewise.
     fn lose(&self, why: String) {
-        let way = self.way();
+        let connection = self.connection();
         self.servers.note_lost(self.server);
-        way.lost.replace(Some(why));
+        connection.lost.replace(Some(why));
         let unanswered = {
-            let traffic = &mut *way.traffic.borrow_mut();
+            let traffic = &mut *connection.traffic.borrow_mut();
             traffic.out.clear();
             traffic.held.clear();
             std::mem::take(&mut traffic.unanswered)
@@ -365,12 +365,12 @@ impl Attendant {
                 self.replies.hear(self.server, name, RedisReply::Lost);
             }
         }
-        let lost = |way: &Way| {
-            let why = way.lost.borrow();
-            why.as_ref().map(|why| format!("{} is lost ({why})", way.address))
+        let lost = |connection: &RedisConnection| {
+            let why = connection.lost.borrow();
+            why.as_ref().map(|why| format!("{} is lost ({why})", connection.address))
         };
-        let lost: Vec<_> = self.ways.iter().filter_map(lost).collect();
-        if self.ways.len() - lost.len() < majority(self.ways.len()) {
+        let lost: Vec<_> = self.connections.iter().filter_map(lost).collect();
+        if self.connections.len() - lost.len() < majority(self.connections.len()) {
             let lost = lost.join(", ");
             (self.loses)(format!("no majority of redis is left, so no lock is held: {lost}"));
         }

@@ -14,7 +14,7 @@ use lotus_locks::word::Claimant;
 
 use super::hot::{Buffers, FromBuffer, FromSwitch};
 use super::name::{Answer, Asker, RequestName};
-use super::placement::Keeps;
+use super::placement::CoreRole;
 use super::wire;
 
 /// Time between two checks for expelled nodes.
@@ -28,7 +28,7 @@ const HOT: Service = Service(3);
 pub(super) const TO_CLIENT: Service = Service(2);
 
 /// Charges a server core for a client message, where time is virtual.
-pub type Toll = Box<dyn Fn()>;
+pub type CpuCharge = Box<dyn Fn()>;
 
 /// A message of a core.
 enum Sent {
@@ -43,11 +43,11 @@ pub struct ServerCore {
 
 struct Core {
     rpc: Rpc,
-    keeps: Keeps,
+    role: CoreRole,
     /// Requests that the switch has no room for.
     buffers: RefCell<Buffers>,
     peers: Rc<dyn Peers>,
-    toll: Option<Toll>,
+    cpu_charge: Option<CpuCharge>,
     /// Lives that may have requests in the table, and were not settled at the last check.
     lives: RefCell<Vec<Claimant>>,
     /// Messages of a call; kept to reuse the allocation.
@@ -64,19 +64,19 @@ impl ServerCore {
         executor: &mut Executor,
         fabric: &dyn Fabric,
         at: Endpoint,
-        keeps: Keeps,
+        role: CoreRole,
         peers: Rc<dyn Peers>,
-        toll: Option<Toll>,
+        cpu_charge: Option<CpuCharge>,
     ) -> Result<Self, FabricError> {
         let transport = fabric.open_lane(at, Epoch(1), executor.handle().waker())?;
         let lane = Lane::new(at, executor.handle().clone(), transport);
         executor.add_driver(lane.driver());
         let core = Rc::new(Core {
             rpc: Rpc::new(lane),
-            keeps,
+            role,
             buffers: RefCell::default(),
             peers,
-            toll,
+            cpu_charge,
             lives: RefCell::default(),
             sent: RefCell::default(),
             is_over: Cell::new(false),
@@ -116,17 +116,17 @@ impl Core {
     }
 
     fn receive(&self, bytes: &[u8]) {
-        if let Some(toll) = &self.toll {
-            toll();
+        if let Some(cpu_charge) = &self.cpu_charge {
+            cpu_charge();
         }
         let Some((name, ask)) = wire::decode_ask(bytes) else { return };
         self.meet(name.asker.life());
         let mut sent = self.sent.take();
-        match &self.keeps {
-            Keeps::Table(table, _) => {
+        match &self.role {
+            CoreRole::Table(table, _) => {
                 table.lock().ask(name, ask, |to, answer| sent.push(answered(to, answer)));
             }
-            Keeps::Queues(queues, _) => {
+            CoreRole::Queues(queues, _) => {
                 queues.lock().ask(name, ask, |said| sent.push(Sent::Switch(said)));
             }
         }
@@ -137,10 +137,10 @@ impl Core {
     /// Handles a message of the switch or a server about a hot lock.
     fn hear(&self, bytes: &[u8]) {
         let mut sent = Vec::new();
-        match &self.keeps {
-            Keeps::Table(..) => {
-                if let Some(toll) = &self.toll {
-                    toll();
+        match &self.role {
+            CoreRole::Table(..) => {
+                if let Some(cpu_charge) = &self.cpu_charge {
+                    cpu_charge();
                 }
                 let send = |said| sent.push(Sent::Buffer(said));
                 match wire::decode_from_switch(bytes) {
@@ -153,7 +153,7 @@ impl Core {
                     Some(FromSwitch::Answer(..) | FromSwitch::Forward(..)) | None => {}
                 }
             }
-            Keeps::Queues(queues, _) => {
+            CoreRole::Queues(queues, _) => {
                 if let Some(said) = wire::decode_from_buffer(bytes) {
                     queues.lock().hear(said, |said| sent.push(Sent::Switch(said)));
                 }
@@ -175,11 +175,11 @@ impl Core {
 
     fn expel(&self, life: Claimant) {
         let mut sent = Vec::new();
-        match &self.keeps {
-            Keeps::Table(table, _) => {
+        match &self.role {
+            CoreRole::Table(table, _) => {
                 table.lock().expel(life, |to, answer| sent.push(answered(to, answer)));
             }
-            Keeps::Queues(queues, _) => {
+            CoreRole::Queues(queues, _) => {
                 queues.lock().expel(life, |said| sent.push(Sent::Switch(said)));
             }
         }
@@ -194,7 +194,7 @@ impl Core {
                 }
                 Sent::Switch(said) => self.send_to_server(said),
                 Sent::Buffer(said) => {
-                    if let Keeps::Table(_, Some(switch)) = &self.keeps {
+                    if let CoreRole::Table(_, Some(switch)) = &self.role {
                         // Every message is short enough, here and below.
                         let _ = self.rpc.tell(*switch, HOT, &wire::encode_from_buffer(said));
                     }
@@ -205,7 +205,7 @@ impl Core {
 
     /// Sends a switch's message to the server of its lock.
     fn send_to_server(&self, said: FromSwitch) {
-        let Keeps::Queues(_, servers) = &self.keeps else { return };
+        let CoreRole::Queues(_, servers) = &self.role else { return };
         let lock = match said {
             FromSwitch::Answer(name, _)
             | FromSwitch::Forward(name, _)

@@ -24,11 +24,11 @@ mod queue;
 mod table;
 mod wire;
 
-pub use choice::{Kept, Layout, ServiceNodes};
+pub use choice::{Layout, ServerLock, ServiceNodes};
 pub use client::{ServerClient, ServerHeld, Servers};
-pub use core::{ServerCore, Toll};
+pub use core::{CpuCharge, ServerCore};
 pub use hot::{Buffers, Demand, FromBuffer, FromSwitch, HotQueues, SWITCH_SLOTS, allot};
 pub use name::{Answer, Ask, Asker, RequestName};
-pub use placement::{Keeps, Placement, SharedQueues, SharedTable};
+pub use placement::{CoreRole, Placement, SharedQueues, SharedTable};
 pub use queue::Order;
 pub use table::LockTable;

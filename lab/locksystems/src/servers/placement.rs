@@ -85,14 +85,14 @@ impl SharedQueues {
 
 /// State of a core.
 #[derive(Clone, Debug)]
-pub enum Keeps {
+pub enum CoreRole {
     /// A table of locks, and the switch, if any, for which the server buffers requests.
     Table(SharedTable, Option<Endpoint>),
     /// A switch's queues of hot locks, and the servers of the remaining locks.
     Queues(SharedQueues, Placement),
 }
 
-impl Keeps {
+impl CoreRole {
     /// Number of locks that are held or waited for.
     pub fn used(&self) -> usize {
         match self {

@@ -16,7 +16,7 @@ use super::machine::Machine;
 use super::places::{Places, control_lane};
 use super::port::Port;
 use crate::fisslock::cores::AGENT_CORE;
-use crate::servers::Toll;
+use crate::servers::CpuCharge;
 
 /// Service of the control lanes.
 pub(super) const SERVICE: Service = Service(0);
@@ -43,7 +43,7 @@ pub struct AgentProgram {
 
 impl AgentProgram {
     /// Opens the machine's two lanes: the agent's lane named by the places, and the next lane.
-    /// `toll` is charged for every received packet, where time is virtual.
+    /// `cpu_charge` is charged for every received packet, where time is virtual.
     ///
     /// # Errors
     /// The fabric refuses.
@@ -52,12 +52,12 @@ impl AgentProgram {
         places: &Places,
         executor: &mut Executor,
         fabric: &dyn Fabric,
-        toll: Option<Toll>,
+        cpu_charge: Option<CpuCharge>,
     ) -> Result<Self, FabricError> {
         let at = places.agent(machine.number());
         let switch = places.switch_of(machine.number());
         let lane = Rpc::new(open_lane(at, executor, fabric)?);
-        let port = Port::of(lane, toll, move |from| from == switch);
+        let port = Port::of(lane, cpu_charge, move |from| from == switch);
         let control = Rpc::new(open_lane(control_lane(at), executor, fabric)?);
         let (asked, clock) = (Arc::clone(&machine), executor.handle().env().clone());
         let known = places.clone();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use RecoveryError::Overtaken;
 use lotus_fabric::ids::Epoch;
-use lotus_fabric::rpc::{Patience, PendingCall, Rpc, RpcError};
+use lotus_fabric::rpc::{PendingCall, RetryPolicy, Rpc, RpcError};
 use lotus_locks::Peers;
 use thiserror::Error;
 
@@ -85,7 +85,7 @@ pub async fn recover(
     places: &Places,
     epoch: u32,
     survivors: &[u8],
-    patience: Patience,
+    patience: RetryPolicy,
 ) -> Result<Recovered, RecoveryError> {
     let recovery = Recovery { rpc, places, epoch, survivors, patience };
     let executor = rpc.lane().executor();
@@ -118,7 +118,7 @@ struct Recovery<'a> {
     places: &'a Places,
     epoch: u32,
     survivors: &'a [u8],
-    patience: Patience,
+    patience: RetryPolicy,
 }
 
 /// Recipient of the coordinator's requests.
@@ -313,7 +313,7 @@ pub async fn recover_losses(
     places: &Places,
     peers: &dyn Peers,
     every: Duration,
-    patience: Patience,
+    patience: RetryPolicy,
     mut note: impl FnMut(Recovered, Duration),
 ) {
     let executor = rpc.lane().executor().clone();

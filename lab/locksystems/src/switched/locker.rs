@@ -13,13 +13,13 @@ use lotus_fabric::rpc::Rpc;
 use lotus_locks::word::Mode;
 use lotus_locks::{Counts, NotHeld, Wait};
 
-use super::machine::{Machine, News};
+use super::machine::{Machine, RequestNotice};
 use super::places::Places;
 use super::port::Port;
 use crate::fisslock::Packet;
 use crate::fisslock::cores::AGENT_CORE;
 use crate::locker::Locker;
-use crate::servers::Toll;
+use crate::servers::CpuCharge;
 
 /// The locks of a switch, as used by one lane of a machine. An update lock is exclusive.
 #[derive(Clone)]
@@ -40,16 +40,21 @@ struct Lane {
 impl SwitchedLocker {
     /// Opens the locks of a machine for tasks of a lane's executor. An additional task sends and
     /// receives the packets of these tasks. When the executor ends, the agent's core does the
-    /// remaining work. `toll` is charged for every received packet, where time is virtual.
+    /// remaining work. `cpu_charge` is charged for every received packet, where time is virtual.
     ///
     /// # Panics
     /// If the lane is not of a client core of the machine.
-    pub fn open(machine: Arc<Machine>, places: &Places, rpc: &Rpc, toll: Option<Toll>) -> Self {
+    pub fn open(
+        machine: Arc<Machine>,
+        places: &Places,
+        rpc: &Rpc,
+        cpu_charge: Option<CpuCharge>,
+    ) -> Self {
         let core = places.core_at(machine.number(), rpc.lane().at());
         let core = core.filter(|core| *core != AGENT_CORE).expect("a lane of a client's core");
         let executor = rpc.lane().executor().clone();
         let switch = places.switch_of(machine.number());
-        let port = Port::of(rpc.clone(), toll, move |from| from == switch);
+        let port = Port::of(rpc.clone(), cpu_charge, move |from| from == switch);
         let counts = RefCell::default();
         let inner = Rc::new(Lane { machine, core, executor, switch, port, counts });
         let pumped = Rc::clone(&inner);
@@ -98,13 +103,13 @@ impl Asking {
     /// Awaits the outcome of the request, and whether the request was in a queue. The result is
     /// `None` if the request still waits at the deadline, or is known to wait although `wait` does
     /// not allow waiting.
-    fn outcome(&mut self, wait: Wait) -> impl Future<Output = Option<(News, bool)>> {
+    fn outcome(&mut self, wait: Wait) -> impl Future<Output = Option<(RequestNotice, bool)>> {
         let mut timer = None;
         poll_fn(move |context| {
             let Some(task) = self.task else { return Poll::Ready(None) };
             let machine = &self.inner.machine;
             while let Some((news, was_queued)) = machine.news(task, context.waker()) {
-                if news != News::Queued {
+                if news != RequestNotice::Queued {
                     self.task = None;
                     return Poll::Ready(Some((news, was_queued)));
                 }
@@ -171,7 +176,7 @@ impl Locker for SwitchedLocker {
             let mut asking = Asking::of(inner, lock, mode);
             let Some(task) = asking.task else { unreachable!("it was asked just now") };
             match asking.outcome(wait).await {
-                Some((News::Granted, was_queued)) => {
+                Some((RequestNotice::Granted, was_queued)) => {
                     self.count(|counts| {
                         counts.acquired += 1;
                         counts.waited += u64::from(was_queued);

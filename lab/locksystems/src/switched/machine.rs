@@ -20,15 +20,15 @@ use super::SwitchOptions;
 use super::control::Progress;
 use super::pages::Page;
 use super::places::Places;
-use super::standstill::Standstill;
+use super::standstill::StoppedMachine;
 use crate::fisslock::cores::{AGENT_CORE, core_of, task_of};
-use crate::fisslock::pool::{Effects, Told};
+use crate::fisslock::pool::{Effects, TaskNotice};
 use crate::fisslock::report::encode_report;
 use crate::fisslock::{AgentPool, Packet};
 
 /// News for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum News {
+pub(super) enum RequestNotice {
     /// The request holds the lock.
     Granted,
     /// The request is in no queue, and may be made again.
@@ -41,7 +41,7 @@ pub(super) enum News {
 #[derive(Debug)]
 struct Pending {
     lock: u32,
-    news: Option<News>,
+    news: Option<RequestNotice>,
     /// Whether the request was in a queue at any time.
     was_queued: bool,
     /// Whether the pool has been asked: not while the machine stands still.
@@ -80,7 +80,7 @@ struct MachineState {
     /// Epoch of the last finished recovery.
     epoch: u32,
     /// The recovery for which the machine stands still.
-    stopped: Option<Standstill>,
+    stopped: Option<StoppedMachine>,
     deferred: Vec<Deferred>,
 }
 
@@ -147,7 +147,7 @@ impl Machine {
 
     /// Returns news of a request, and whether the request was in a queue. Without news, `waker` is
     /// woken when news arrives. A request reported as granted or refused is forgotten here.
-    pub(super) fn news(&self, task: u32, waker: &Waker) -> Option<(News, bool)> {
+    pub(super) fn news(&self, task: u32, waker: &Waker) -> Option<(RequestNotice, bool)> {
         let state = &mut *self.state();
         let pending = state.pending.get_mut(&task)?;
         let Some(news) = pending.news.take() else {
@@ -155,10 +155,10 @@ impl Machine {
             return None;
         };
         let was_queued = pending.was_queued;
-        if news != News::Queued {
+        if news != RequestNotice::Queued {
             state.pending.remove(&task);
         }
-        if news == News::Refused {
+        if news == RequestNotice::Refused {
             state.core_of(task).free_tasks.push(task);
         }
         Some((news, was_queued))
@@ -172,13 +172,15 @@ impl Machine {
         let lock = pending.lock;
         state.core_of(task).free_tasks.push(task);
         match pending.news {
-            Some(News::Granted) => state.do_or_defer(Deferred::Release { lock, task }, now),
-            Some(News::Refused) => {}
+            Some(RequestNotice::Granted) => {
+                state.do_or_defer(Deferred::Release { lock, task }, now)
+            }
+            Some(RequestNotice::Refused) => {}
             // Clients that give up while the machine stands still leave no trace.
             _ if !pending.is_asked => {
                 state.deferred.retain(|deferred| *deferred != Deferred::Ask(task));
             }
-            Some(News::Queued) | None => {
+            Some(RequestNotice::Queued) | None => {
                 state.do_or_defer(Deferred::GiveUp { lock, task }, now);
             }
         }
@@ -252,13 +254,13 @@ impl Machine {
     /// `None` if the recovery is over, or a later recovery has begun.
     pub(super) fn stop(&self, epoch: u32, page: u32) -> Option<Page> {
         let state = &mut *self.state();
-        let stopped = state.stopped.as_ref().map_or(state.epoch, Standstill::epoch);
+        let stopped = state.stopped.as_ref().map_or(state.epoch, StoppedMachine::epoch);
         if epoch < stopped || epoch == state.epoch {
             return None;
         }
         if epoch > stopped {
             let report = encode_report(&state.pool.report());
-            state.stopped = Some(Standstill::of(epoch, report));
+            state.stopped = Some(StoppedMachine::of(epoch, report));
             // These packets belong to the epoch that ends.
             state.cores.iter_mut().for_each(|core| core.outgoing.clear());
         }
@@ -359,18 +361,22 @@ impl MachineState {
             let told = out.told[at];
             at += 1;
             match told {
-                Told::Granted(lock, task, _) if !self.tell(lock, task, News::Granted) => {
+                TaskNotice::Granted(lock, task, _)
+                    if !self.tell(lock, task, RequestNotice::Granted) =>
+                {
                     // The request was given up while the machine stood still.
                     self.pool.release(lock, task, now.0, &mut out);
                 }
-                Told::Refused(lock, task) => _ = self.tell(lock, task, News::Refused),
-                Told::Granted(..) | Told::Queued(..) => {}
+                TaskNotice::Refused(lock, task) => {
+                    _ = self.tell(lock, task, RequestNotice::Refused)
+                }
+                TaskNotice::Granted(..) | TaskNotice::Queued(..) => {}
             }
         }
         // After the grants, because a request may be told of both at once.
         for told in &out.told {
-            if let Told::Queued(lock, task) = *told {
-                self.tell(lock, task, News::Queued);
+            if let TaskNotice::Queued(lock, task) = *told {
+                self.tell(lock, task, RequestNotice::Queued);
             }
         }
         for packet in out.packets {
@@ -388,10 +394,10 @@ impl MachineState {
     }
 
     /// Tells news to a request that has been asked of the pool. Returns whether the request exists.
-    fn tell(&mut self, lock: u32, task: u32, news: News) -> bool {
+    fn tell(&mut self, lock: u32, task: u32, news: RequestNotice) -> bool {
         let asked = |pending: &&mut Pending| pending.is_asked && pending.lock == lock;
         let Some(pending) = self.pending.get_mut(&task).filter(asked) else { return false };
-        if news == News::Queued {
+        if news == RequestNotice::Queued {
             let is_known = pending.was_queued || pending.news.is_some();
             pending.was_queued |= pending.news.is_none();
             if is_known {

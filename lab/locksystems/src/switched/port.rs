@@ -8,7 +8,7 @@ use lotus_fabric::ids::Endpoint;
 use lotus_fabric::rpc::{Rpc, Service};
 
 use crate::fisslock::Packet;
-use crate::servers::Toll;
+use crate::servers::CpuCharge;
 
 /// Service of packets: notices on the lanes of clients, agents and switches.
 pub const PACKETS: Service = Service(7);
@@ -16,7 +16,7 @@ pub const PACKETS: Service = Service(7);
 pub(super) const RELAYS: Service = Service(8);
 
 /// Message type carried by ports.
-pub(super) trait Carry: Sized + 'static {
+pub(super) trait PortMessage: Sized + 'static {
     const SERVICE: Service;
 
     fn encode(&self) -> Vec<u8>;
@@ -25,7 +25,7 @@ pub(super) trait Carry: Sized + 'static {
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
-impl Carry for Packet {
+impl PortMessage for Packet {
     const SERVICE: Service = PACKETS;
 
     fn encode(&self) -> Vec<u8> {
@@ -39,14 +39,14 @@ impl Carry for Packet {
 
 /// A packet between switches.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Relay {
+pub(super) enum SwitchPacket {
     /// For the switch that decides on the packet's lock.
     Up(Packet),
     /// For a machine in the rack of the receiving switch.
     Down(u8, Packet),
 }
 
-impl Carry for Relay {
+impl PortMessage for SwitchPacket {
     const SERVICE: Service = RELAYS;
 
     fn encode(&self) -> Vec<u8> {
@@ -77,12 +77,12 @@ pub(super) struct Port<T = Packet> {
     reader: Rc<Cell<Option<TaskId>>>,
 }
 
-impl<T: Carry> Port<T> {
-    /// Opens the port of a lane. A lane has one port per message type. `toll` is charged for every
-    /// received packet, where time is virtual.
+impl<T: PortMessage> Port<T> {
+    /// Opens the port of a lane. A lane has one port per message type. `cpu_charge` is charged for
+    /// every received packet, where time is virtual.
     pub(super) fn of(
         rpc: Rpc,
-        toll: Option<Toll>,
+        cpu_charge: Option<CpuCharge>,
         is_known: impl Fn(Endpoint) -> bool + 'static,
     ) -> Self {
         let (packets, reader) = (Rc::<RefCell<Vec<T>>>::default(), Rc::default());
@@ -94,8 +94,8 @@ impl<T: Carry> Port<T> {
                 if let Some(packet) = T::decode(bytes)
                     && is_known(from)
                 {
-                    if let Some(toll) = &toll {
-                        toll();
+                    if let Some(cpu_charge) = &cpu_charge {
+                        cpu_charge();
                     }
                     packets.borrow_mut().push(packet);
                     if let Some(reader) = reader.get() {
@@ -138,12 +138,16 @@ mod tests {
     fn relays_are_read_as_they_were_written_and_garbage_is_refused() {
         let who = Participant { machine: 1, task: 2, nonce: 3 };
         let packet = Packet::new(Kind::Free, 7, who, Mode::Shared);
-        for relay in [Relay::Up(packet.clone()), Relay::Down(200, packet)] {
+        for relay in [SwitchPacket::Up(packet.clone()), SwitchPacket::Down(200, packet)] {
             let bytes = relay.encode();
-            assert_eq!(Relay::decode(&bytes), Some(relay));
-            (0..bytes.len()).for_each(|end| assert_eq!(Relay::decode(&bytes[..end]), None));
-            assert_eq!(Relay::decode(&[&[2, 0], &bytes[2..]].concat()), None);
-            assert_eq!(Relay::decode(&[&[0, 9], &bytes[2..]].concat()), None, "up to no machine");
+            assert_eq!(SwitchPacket::decode(&bytes), Some(relay));
+            (0..bytes.len()).for_each(|end| assert_eq!(SwitchPacket::decode(&bytes[..end]), None));
+            assert_eq!(SwitchPacket::decode(&[&[2, 0], &bytes[2..]].concat()), None);
+            assert_eq!(
+                SwitchPacket::decode(&[&[0, 9], &bytes[2..]].concat()),
+                None,
+                "up to no machine"
+            );
         }
     }
 }

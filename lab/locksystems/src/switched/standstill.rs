@@ -7,13 +7,13 @@ use crate::fisslock::report::{Locks, decode_locks};
 /// State of a machine from the stop in an epoch on. The state does not outlast the stop, so a page
 /// of an earlier epoch is never taken for a page of this epoch.
 #[derive(Debug)]
-pub(super) struct Standstill {
+pub(super) struct StoppedMachine {
     epoch: u32,
     report: Vec<u8>,
     told: Assembly,
 }
 
-impl Standstill {
+impl StoppedMachine {
     /// Creates the state of a stop, with the machine's report.
     pub(super) const fn of(epoch: u32, report: Vec<u8>) -> Self {
         Self { epoch, report, told: Assembly::of_at_most(MOST_BYTES) }

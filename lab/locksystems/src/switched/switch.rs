@@ -15,7 +15,7 @@ use super::agent::{SERVICE, open_lane};
 use super::control::{ControlRequest, Progress};
 use super::pages::{Added, Assembly, Page};
 use super::places::{Places, control_lane};
-use super::port::{Port, Relay};
+use super::port::{Port, SwitchPacket};
 use crate::fisslock::decider::Metadata;
 use crate::fisslock::report::{decode_switch, switch_bytes};
 use crate::fisslock::{Decider, Packet, Pipeline, Rules};
@@ -131,7 +131,7 @@ pub struct SwitchProgram {
     /// Port for the machines of the rack.
     machines: Port,
     /// Port for the other switches.
-    switches: Port<Relay>,
+    switches: Port<SwitchPacket>,
     control: Rpc,
 }
 
@@ -196,17 +196,17 @@ impl SwitchProgram {
             for packet in self.machines.take() {
                 match self.places.home(packet.lock) {
                     home if home == self.rack => self.decide(packet),
-                    home => self.switches.send(self.places.switch(home), &Relay::Up(packet)),
+                    home => self.switches.send(self.places.switch(home), &SwitchPacket::Up(packet)),
                 }
             }
             for relay in self.switches.take() {
                 match relay {
                     // Packets about locks of other racks are not for this switch.
-                    Relay::Up(packet) if self.places.home(packet.lock) == self.rack => {
+                    SwitchPacket::Up(packet) if self.places.home(packet.lock) == self.rack => {
                         self.decide(packet);
                     }
-                    Relay::Up(_) => {}
-                    Relay::Down(machine, packet) => self.deliver(machine, &packet),
+                    SwitchPacket::Up(_) => {}
+                    SwitchPacket::Down(machine, packet) => self.deliver(machine, &packet),
                 }
             }
             Poll::<()>::Pending
@@ -224,7 +224,7 @@ impl SwitchProgram {
             if rack == self.rack {
                 self.deliver(machine, &packet);
             } else {
-                self.switches.send(self.places.switch(rack), &Relay::Down(machine, packet));
+                self.switches.send(self.places.switch(rack), &SwitchPacket::Down(machine, packet));
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use lotus_locks::word::{Acquired, CasRwWord, Head, Mode};
 use lotus_locks::{
-    Event, LockSystem, NotHeld, Pacing, Promises, Recovery, Request, Step, Verb, View,
+    Event, Guarantees, LockSystem, NotHeld, Pacing, Recovery, Request, Step, Verb, View,
 };
 
 /// The system. See the module's documentation.
@@ -144,9 +144,9 @@ impl LockSystem for CasRw {
         "cas-rw"
     }
 
-    fn promises(&self) -> Promises {
+    fn guarantees(&self) -> Guarantees {
         let survives_losses = self.recovery == Recovery::Fenced;
-        Promises { shares: true, in_order: false, survives_losses, upgrades: false }
+        Guarantees { shares: true, in_order: false, survives_losses, upgrades: false }
     }
 
     fn pacing(&self) -> Pacing {

@@ -104,10 +104,10 @@ impl Kind {
     /// Checks whether the system works on a fabric with these capabilities.
     ///
     /// # Errors
-    /// [`Unoffered::TooWide`].
-    pub const fn fits(self, fabric: &Capabilities) -> Result<(), Unoffered> {
+    /// [`UnsupportedOption::TooWide`].
+    pub const fn fits(self, fabric: &Capabilities) -> Result<(), UnsupportedOption> {
         match self.needs_wide_atomics() && !fabric.wide_atomics {
-            true => Err(Unoffered::TooWide(self)),
+            true => Err(UnsupportedOption::TooWide(self)),
             false => Ok(()),
         }
     }
@@ -115,14 +115,14 @@ impl Kind {
     /// Checks whether the system is offered with this treatment of late or lost holders.
     ///
     /// # Errors
-    /// [`Unoffered`].
-    pub const fn check(self, recovery: Recovery) -> Result<(), Unoffered> {
+    /// [`UnsupportedOption`].
+    pub const fn check(self, recovery: Recovery) -> Result<(), UnsupportedOption> {
         match (self, recovery) {
-            (Self::DslrU, Recovery::Paper) => Err(Unoffered::Unpublished(self)),
+            (Self::DslrU, Recovery::Paper) => Err(UnsupportedOption::Unpublished(self)),
             (Self::RmaRw | Self::Drtm | Self::Ncosed, Recovery::Fenced) => {
-                Err(Unoffered::Unfenced(self))
+                Err(UnsupportedOption::Unfenced(self))
             }
-            (Self::ShiftLockWide, Recovery::Fenced) => Err(Unoffered::Markless(self)),
+            (Self::ShiftLockWide, Recovery::Fenced) => Err(UnsupportedOption::Markless(self)),
             _ => Ok(()),
         }
     }
@@ -144,7 +144,7 @@ pub struct UnknownKind(String);
 
 /// Error: a system is not offered with a treatment of late or lost holders, or with a fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unoffered {
+pub enum UnsupportedOption {
     /// The paper does not say what becomes of late or lost holders.
     #[error("there is no {0} as published: its paper has no leases of update locks")]
     Unpublished(Kind),

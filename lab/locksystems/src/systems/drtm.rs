@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_locks::word::{Head, Mode};
-use lotus_locks::{Event, LockSystem, NotHeld, Pacing, Promises, Request, Step, Verb, View};
+use lotus_locks::{Event, Guarantees, LockSystem, NotHeld, Pacing, Request, Step, Verb, View};
 
 use crate::word::DrtmWord;
 
@@ -109,8 +109,8 @@ impl LockSystem for Drtm {
         "drtm"
     }
 
-    fn promises(&self) -> Promises {
-        Promises { shares: true, in_order: false, survives_losses: false, upgrades: false }
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { shares: true, in_order: false, survives_losses: false, upgrades: false }
     }
 
     fn pacing(&self) -> Pacing {

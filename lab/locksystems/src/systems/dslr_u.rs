@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use lotus_locks::systems::DslrTimes;
 use lotus_locks::word::{Head, Mode};
-use lotus_locks::{Event, LockSystem, Promises, Request, Step, Verb, View};
+use lotus_locks::{Event, Guarantees, LockSystem, Request, Step, Verb, View};
 
 use crate::word::UpdateTickets;
 
@@ -193,8 +193,8 @@ impl LockSystem for DslrU {
         "dslr-u"
     }
 
-    fn promises(&self) -> Promises {
-        Promises { shares: true, in_order: true, survives_losses: true, upgrades: true }
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { shares: true, in_order: true, survives_losses: true, upgrades: true }
     }
 
     fn can_leave(&self, of: &UpdateUse) -> bool {

@@ -19,8 +19,8 @@ use std::time::Duration;
 use lotus_fabric::verbs::Capabilities;
 use lotus_locks::word::Head;
 use lotus_locks::{
-    Event, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step, Verb, View,
-    Waiter,
+    Event, Guarantees, LockSystem, NotHeld, Notice, NoticeKind, Peer, Recovery, Request, Step,
+    Verb, View, Waiter,
 };
 
 use crate::word::McsWord;
@@ -98,7 +98,7 @@ impl Mcs {
         };
         of.at = At::Behind;
         let peer = Peer { who, number: u64::from(found.number()) };
-        Step::Tell(Notice::new(Said::Successor, peer))
+        Step::Tell(Notice::new(NoticeKind::Successor, peer))
     }
 
     #[inline]
@@ -113,7 +113,7 @@ impl Mcs {
 
     const fn hand_over(of: &mut McsUse, peer: Peer) -> Step {
         of.at = At::HandingOver;
-        Step::Tell(Notice::new(Said::Handover, peer))
+        Step::Tell(Notice::new(NoticeKind::Handover, peer))
     }
 }
 
@@ -126,9 +126,9 @@ impl LockSystem for Mcs {
         "mcs"
     }
 
-    fn promises(&self) -> Promises {
+    fn guarantees(&self) -> Guarantees {
         let survives_losses = self.recovery == Recovery::Fenced;
-        Promises { shares: false, in_order: true, survives_losses, upgrades: false }
+        Guarantees { shares: false, in_order: true, survives_losses, upgrades: false }
     }
 
     fn can_leave(&self, of: &McsUse) -> bool {
@@ -159,17 +159,17 @@ impl LockSystem for Mcs {
     }
 
     fn hear(&self, of: &mut McsUse, notice: Notice) -> Step {
-        match (of.at, notice.said()) {
-            (At::Behind, Said::Handover) => {
+        match (of.at, notice.kind()) {
+            (At::Behind, NoticeKind::Handover) => {
                 of.at = At::Held;
                 Step::Held
             }
-            (At::Followed, Said::Successor) => Self::hand_over(of, notice.peer()),
-            (At::Behind | At::Held, Said::Successor) => {
+            (At::Followed, NoticeKind::Successor) => Self::hand_over(of, notice.peer()),
+            (At::Behind | At::Held, NoticeKind::Successor) => {
                 of.successor = Some(notice.peer());
                 if of.at == At::Held { Step::Held } else { Step::Listen }
             }
-            (at, said) => unreachable!("{said:?} at {at:?}"),
+            (at, kind) => unreachable!("{kind:?} at {at:?}"),
         }
     }
 
@@ -240,8 +240,8 @@ mod tests {
             self.0.step(&mut self.1, event, &mut view)
         }
 
-        fn hear(&mut self, said: Said) -> Step {
-            self.0.hear(&mut self.1, Notice::new(said, OTHER))
+        fn hear(&mut self, kind: NoticeKind) -> Step {
+            self.0.hear(&mut self.1, Notice::new(kind, OTHER))
         }
     }
 
@@ -249,11 +249,11 @@ mod tests {
         McsWord::of(GENERATION).with_tail(who.raw(), number as u32).word()
     }
 
-    const HANDED: Step = Step::Tell(Notice::new(Said::Handover, OTHER));
+    const HANDED: Step = Step::Tell(Notice::new(NoticeKind::Handover, OTHER));
 
     /// The one whose name was found is told; of its number the word has the low half.
     const TOLD: Step = Step::Tell(Notice::new(
-        Said::Successor,
+        NoticeKind::Successor,
         Peer { who: OTHER.who, number: OTHER.number as u32 as u64 },
     ));
 
@@ -276,8 +276,8 @@ mod tests {
         assert_eq!(used.step(Event::Found(tail(OTHER.who, OTHER.number))), TOLD);
         assert_eq!(used.step(Event::Told), Step::Listen);
         assert!(!used.0.can_leave(&used.1));
-        assert_eq!(used.hear(Said::Successor), Step::Listen);
-        assert_eq!(used.hear(Said::Handover), Step::Held);
+        assert_eq!(used.hear(NoticeKind::Successor), Step::Listen);
+        assert_eq!(used.hear(NoticeKind::Handover), Step::Held);
         assert_eq!(used.step(Event::Leave), HANDED);
         assert_eq!(used.step(Event::Told), Step::Gone(Ok(())));
     }
@@ -290,12 +290,12 @@ mod tests {
         used.step(Event::Leave);
         let found = tail(OTHER.who, OTHER.number);
         assert_eq!(used.step(Event::Found(found)), Step::Listen);
-        assert_eq!(used.hear(Said::Successor), HANDED);
+        assert_eq!(used.hear(NoticeKind::Successor), HANDED);
         // Heard of before, nothing needs to be asked of the word.
         let mut used = Machine::new(Recovery::Fenced, true);
         used.step(Event::Begin);
         used.step(Event::Found(GENERATION));
-        assert_eq!(used.hear(Said::Successor), Step::Held);
+        assert_eq!(used.hear(NoticeKind::Successor), Step::Held);
         assert_eq!(used.step(Event::Leave), HANDED);
     }
 

@@ -10,7 +10,7 @@ mod ncosed;
 mod rma_rw;
 
 pub use cas_rw::{CasRw, CasRwUse, Release};
-pub use choice::{Choice, Kind, UnknownKind, Unoffered};
+pub use choice::{Choice, Kind, UnknownKind, UnsupportedOption};
 pub use drtm::{Drtm, DrtmUse};
 pub use dslr_u::{DslrU, UpdateUse};
 pub use mcs::{Mcs, McsUse};

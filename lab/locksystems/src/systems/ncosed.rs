@@ -38,7 +38,8 @@ use std::time::Duration;
 
 use lotus_locks::word::{Head, Mode};
 use lotus_locks::{
-    Event, LockSystem, NotHeld, Notice, Peer, Promises, Request, Said, Step, Verb, View, Waiter,
+    Event, Guarantees, LockSystem, NotHeld, Notice, NoticeKind, Peer, Request, Step, Verb, View,
+    Waiter,
 };
 
 use crate::word::NcosedWord;
@@ -97,15 +98,15 @@ impl Ncosed {
     }
 
     /// Tells the tail of a word that the use waits.
-    fn follow(of: &mut NcosedUse, said: Said, tail: Waiter) -> Step {
+    fn follow(of: &mut NcosedUse, kind: NoticeKind, tail: Waiter) -> Step {
         of.at = At::Behind;
-        Step::Tell(Notice::new(said, Peer { who: tail, number: 0 }))
+        Step::Tell(Notice::new(kind, Peer { who: tail, number: 0 }))
     }
 
     /// Handles the answer of the verb by which a reader counts itself.
     fn joined(of: &mut NcosedUse, found: NcosedWord) -> Step {
         match Waiter::of(found.tail()) {
-            Some(tail) => Self::follow(of, Said::Joins, tail),
+            Some(tail) => Self::follow(of, NoticeKind::Joins, tail),
             None => {
                 of.seen = Some(NcosedWord::of(found.word() + NcosedWord::READER));
                 of.at = At::Held;
@@ -126,11 +127,11 @@ impl Ncosed {
         }
         of.seen = Some(found);
         if let Some(tail) = Waiter::of(found.tail()) {
-            return Self::follow(of, Said::Successor, tail);
+            return Self::follow(of, NoticeKind::Successor, tail);
         }
         if found.readers() > 0 {
             of.at = At::Behind;
-            return Step::Tell(Notice::new(Said::Awaits, of.me));
+            return Step::Tell(Notice::new(NoticeKind::Awaits, of.me));
         }
         of.at = At::Held;
         Step::Held
@@ -167,7 +168,7 @@ impl Ncosed {
     /// Tells the home that a reader has left.
     fn report(of: &mut NcosedUse) -> Step {
         of.at = At::Reporting;
-        Step::Tell(Notice::new(Said::Left, of.me))
+        Step::Tell(Notice::new(NoticeKind::Left, of.me))
     }
 
     /// Handles the answer of the swap by which a reader takes itself off `expected`.
@@ -199,8 +200,8 @@ impl Ncosed {
             (0, None) => Step::Gone(Ok(())),
             (0, Some((successor, before))) => {
                 of.at = At::Passing;
-                let said = if before == 0 { Said::Handover } else { Said::Awaits };
-                Step::Tell(Notice::new(said, successor))
+                let kind = if before == 0 { NoticeKind::Handover } else { NoticeKind::Awaits };
+                Step::Tell(Notice::new(kind, successor))
             }
             _ => Step::Listen,
         }
@@ -237,8 +238,8 @@ impl LockSystem for Ncosed {
         "ncosed"
     }
 
-    fn promises(&self) -> Promises {
-        Promises { shares: true, in_order: false, survives_losses: false, upgrades: false }
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { shares: true, in_order: false, survives_losses: false, upgrades: false }
     }
 
     fn can_leave(&self, of: &NcosedUse) -> bool {
@@ -287,9 +288,9 @@ impl LockSystem for Ncosed {
     }
 
     fn take_note(&self, of: &mut NcosedUse, notice: Notice, says: u64) -> bool {
-        match notice.said() {
-            Said::Successor => of.successor = Some((notice.peer(), says as u32)),
-            Said::Handover if of.is_reader => {
+        match notice.kind() {
+            NoticeKind::Successor => of.successor = Some((notice.peer(), says as u32)),
+            NoticeKind::Handover if of.is_reader => {
                 of.seen = (says != OUT).then(|| NcosedWord::new(0, says as u32));
             }
             _ => {}
@@ -298,19 +299,19 @@ impl LockSystem for Ncosed {
     }
 
     fn hear(&self, of: &mut NcosedUse, notice: Notice) -> Step {
-        match (of.at, notice.said()) {
-            (At::Behind, Said::Handover) => {
+        match (of.at, notice.kind()) {
+            (At::Behind, NoticeKind::Handover) => {
                 of.at = At::Held;
                 Step::Held
             }
-            (At::Behind, Said::Successor) => Step::Listen,
-            (At::Held, Said::Successor) => Step::Held,
-            (At::Followed, Said::Successor) => Self::leave(of),
-            (At::Granting(readers @ 1..), Said::Joins) => {
+            (At::Behind, NoticeKind::Successor) => Step::Listen,
+            (At::Held, NoticeKind::Successor) => Step::Held,
+            (At::Followed, NoticeKind::Successor) => Self::leave(of),
+            (At::Granting(readers @ 1..), NoticeKind::Joins) => {
                 of.at = At::Granting(readers - 1);
-                Step::Tell(Notice::new(Said::Handover, notice.peer()))
+                Step::Tell(Notice::new(NoticeKind::Handover, notice.peer()))
             }
-            (at, said) => unreachable!("{said:?} at {at:?}"),
+            (at, kind) => unreachable!("{kind:?} at {at:?}"),
         }
     }
 

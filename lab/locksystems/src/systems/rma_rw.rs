@@ -15,7 +15,8 @@ use std::time::Duration;
 use lotus_fabric::verbs::Capabilities;
 use lotus_locks::word::{Head, Mode};
 use lotus_locks::{
-    Event, LockSystem, NotHeld, Notice, Peer, Promises, Request, Said, Step, Verb, View, Waiter,
+    Event, Guarantees, LockSystem, NotHeld, Notice, NoticeKind, Peer, Request, Step, Verb, View,
+    Waiter,
 };
 
 use crate::word::{McsWord, RmaRwCounts};
@@ -145,7 +146,7 @@ impl RmaRwUse {
 
     const fn hand_over(&mut self, successor: Peer) -> Step {
         self.at = At::HandingOver;
-        Step::Tell(Notice::new(Said::Handover, successor))
+        Step::Tell(Notice::new(NoticeKind::Handover, successor))
     }
 }
 
@@ -187,7 +188,7 @@ impl RmaRw {
             Some(who) => {
                 of.at = At::Behind;
                 let before = Peer { who, number: u64::from(found.number()) };
-                Step::Tell(Notice::new(Said::Successor, before))
+                Step::Tell(Notice::new(NoticeKind::Successor, before))
             }
         }
     }
@@ -231,8 +232,8 @@ impl LockSystem for RmaRw {
         "rma-rw"
     }
 
-    fn promises(&self) -> Promises {
-        Promises { shares: true, in_order: false, survives_losses: false, upgrades: false }
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { shares: true, in_order: false, survives_losses: false, upgrades: false }
     }
 
     fn can_leave(&self, of: &RmaRwUse) -> bool {
@@ -294,25 +295,25 @@ impl LockSystem for RmaRw {
     }
 
     fn take_note(&self, of: &mut RmaRwUse, notice: Notice, says: u64) -> bool {
-        if notice.said() == Said::Handover {
+        if notice.kind() == NoticeKind::Handover {
             (of.run, of.gone) = ((says >> u32::BITS) as u32, says as u32);
         }
         true
     }
 
     fn hear(&self, of: &mut RmaRwUse, notice: Notice) -> Step {
-        match (of.at, notice.said()) {
-            (At::Behind, Said::Handover) if of.run > 0 => {
+        match (of.at, notice.kind()) {
+            (At::Behind, NoticeKind::Handover) if of.run > 0 => {
                 of.at = At::Writing;
                 Step::Held
             }
-            (At::Behind, Said::Handover) => of.post(At::Draining, Verb::Read),
-            (At::Followed, Said::Successor) => of.hand_over(notice.peer()),
-            (At::Behind | At::Writing, Said::Successor) => {
+            (At::Behind, NoticeKind::Handover) => of.post(At::Draining, Verb::Read),
+            (At::Followed, NoticeKind::Successor) => of.hand_over(notice.peer()),
+            (At::Behind | At::Writing, NoticeKind::Successor) => {
                 of.successor = Some(notice.peer());
                 if of.at == At::Writing { Step::Held } else { Step::Listen }
             }
-            (at, said) => unreachable!("{said:?} at {at:?}"),
+            (at, kind) => unreachable!("{kind:?} at {at:?}"),
         }
     }
 
@@ -392,8 +393,8 @@ mod tests {
             self.step(Event::Found(word))
         }
 
-        fn hear(&mut self, said: Said, says: u64) -> Step {
-            let notice = Notice::new(said, OTHER);
+        fn hear(&mut self, kind: NoticeKind, says: u64) -> Step {
+            let notice = Notice::new(kind, OTHER);
             assert!(self.0.take_note(&mut self.1, notice, says));
             self.0.hear(&mut self.1, notice)
         }
@@ -404,7 +405,7 @@ mod tests {
             writer.step(Event::Begin);
             let before = McsWord::of(0).with_tail(OTHER.who.raw(), OTHER.number as u32);
             let named = Peer { number: u64::from(OTHER.number as u32), ..OTHER };
-            let tell = Step::Tell(Notice::new(Said::Successor, named));
+            let tell = Step::Tell(Notice::new(NoticeKind::Successor, named));
             assert_eq!(writer.found(false, before.word()), tell);
             assert_eq!(writer.0.says(&writer.1), 0);
             assert_eq!(writer.step(Event::Told), Step::Listen);
@@ -519,9 +520,9 @@ mod tests {
     fn writers_hand_the_lock_on_and_the_sixteenth_admits_readers() {
         for (run, kept) in [(2, true), (15, true), (16, false)] {
             let mut writer = Machine::behind();
-            assert_eq!(writer.hear(Said::Handover, run << 32 | 7), Step::Held);
-            assert_eq!(writer.hear(Said::Successor, 0), Step::Held);
-            let hand_over = Step::Tell(Notice::new(Said::Handover, OTHER));
+            assert_eq!(writer.hear(NoticeKind::Handover, run << 32 | 7), Step::Held);
+            assert_eq!(writer.hear(NoticeKind::Successor, 0), Step::Held);
+            let hand_over = Step::Tell(Notice::new(NoticeKind::Handover, OTHER));
             if kept {
                 assert_eq!(writer.step(Event::Leave), hand_over);
                 assert_eq!(writer.0.says(&writer.1), (run + 1) << 32 | 7);
@@ -537,8 +538,8 @@ mod tests {
     #[test]
     fn a_writer_that_is_handed_the_lock_after_readers_were_admitted_waits_for_them() {
         let mut writer = Machine::behind();
-        assert_eq!(writer.hear(Said::Successor, 0), Step::Listen);
-        assert_eq!(writer.hear(Said::Handover, 0), READ);
+        assert_eq!(writer.hear(NoticeKind::Successor, 0), Step::Listen);
+        assert_eq!(writer.hear(NoticeKind::Handover, 0), READ);
         assert_eq!(writer.found(true, counted(0, 0)), add(RmaRwCounts::ANNOUNCED));
         assert_eq!(writer.found(true, counted(0, 0)), Step::Held);
         assert!(matches!(writer.step(Event::Leave), Step::Tell(_)));
@@ -556,8 +557,8 @@ mod tests {
         writer.found(true, announced(0, 0));
         let behind = McsWord::of(0).with_tail(OTHER.who.raw(), 5).word();
         assert_eq!(writer.found(false, behind), Step::Listen);
-        let hand_over = Step::Tell(Notice::new(Said::Handover, OTHER));
-        assert_eq!(writer.hear(Said::Successor, 0), hand_over);
+        let hand_over = Step::Tell(Notice::new(NoticeKind::Handover, OTHER));
+        assert_eq!(writer.hear(NoticeKind::Successor, 0), hand_over);
         assert_eq!(writer.0.says(&writer.1), 0);
     }
 

@@ -23,7 +23,7 @@ use crate::local::{Access, Held as _};
 const UNAVAILABLE: Duration = Duration::from_micros(200);
 
 /// A lane's state in a trial.
-pub(super) struct Seat<A> {
+pub(super) struct LaneContext<A> {
     pub(super) client: A,
     pub(super) lane: Lane,
     pub(super) member: Member,
@@ -35,30 +35,31 @@ pub(super) struct Seat<A> {
 }
 
 /// Runs the clients of a lane to their ends.
-pub(super) async fn run<A: Access>(seat: Seat<A>) -> LaneReport {
-    let executor = seat.lane.executor().clone();
-    let clients = seat.settings.clients;
-    let seat = Rc::new(seat);
+pub(super) async fn run<A: Access>(context: LaneContext<A>) -> LaneReport {
+    let executor = context.lane.executor().clone();
+    let clients = context.settings.clients;
+    let context = Rc::new(context);
     let report = Rc::new(Cell::new(LaneReport::default()));
     let running = Rc::new(Cell::new(clients));
     for client in 0..clients {
-        let (seat, report, running) = (Rc::clone(&seat), Rc::clone(&report), Rc::clone(&running));
+        let (context, report, running) =
+            (Rc::clone(&context), Rc::clone(&report), Rc::clone(&running));
         executor.spawn(async move {
-            let stream = u64::from(seat.member.node.0) << 32
-                | u64::from(seat.lane.at().lane.0) << 16
+            let stream = u64::from(context.member.node.0) << 32
+                | u64::from(context.lane.at().lane.0) << 16
                 | u64::from(client);
-            let mut rng = seat
+            let mut rng = context
                 .lane
                 .executor()
                 .env()
-                .rng(stream ^ u64::from(seat.member.life.incarnation()) << 48);
-            let mut left = seat.settings.rounds;
+                .rng(stream ^ u64::from(context.member.life.incarnation()) << 48);
+            let mut left = context.settings.rounds;
             while left > 0 {
-                match seat.round(&mut rng, &report).await {
+                match context.round(&mut rng, &report).await {
                     Err(NotHeld::Expelled) => break,
                     // The round is repeated when the memory node is back.
                     Err(NotHeld::Unavailable) => {
-                        seat.lane.executor().sleep(UNAVAILABLE).await;
+                        context.lane.executor().sleep(UNAVAILABLE).await;
                     }
                     _ => left -= 1,
                 }
@@ -69,9 +70,9 @@ pub(super) async fn run<A: Access>(seat: Seat<A>) -> LaneReport {
     while running.get() > 0 {
         executor.sleep(Duration::from_micros(50)).await;
     }
-    let client = seat.client.client();
+    let client = context.client.client();
     client.quiet().await;
-    LaneReport { counts: client.counts(), transfers: seat.client.transfers(), ..report.get() }
+    LaneReport { counts: client.counts(), transfers: context.client.transfers(), ..report.get() }
 }
 
 /// A random time up to `most`.
@@ -137,7 +138,7 @@ impl Plan {
     }
 }
 
-impl<A: Access> Seat<A> {
+impl<A: Access> LaneContext<A> {
     async fn round(&self, rng: &mut SmallRng, report: &Cell<LaneReport>) -> Result<(), NotHeld> {
         let settings = &self.settings;
         let executor = self.lane.executor();
@@ -197,7 +198,7 @@ impl<A: Access> Seat<A> {
     async fn use_lock(&self, lock: u64, hold: &mut A::Held, plan: Plan, report: &Cell<LaneReport>) {
         let (referee, life) = (&self.referee, self.member.life);
         let mode = match hold.mode() {
-            Mode::Update if !self.client.client().system().promises().upgrades => Mode::Exclusive,
+            Mode::Update if !self.client.client().system().guarantees().upgrades => Mode::Exclusive,
             mode => mode,
         };
         if mode == Mode::Shared && self.client.client().system().has_leases() {
@@ -362,34 +363,34 @@ async fn within<T>(lane: &Lane, time: Duration, future: impl Future<Output = T>)
 }
 
 /// Writes the initial word of each lock.
-pub(super) async fn prepare<A: Access>(seat: &Seat<A>) {
-    for lock in 0..seat.settings.locks {
+pub(super) async fn prepare<A: Access>(context: &LaneContext<A>) {
+    for lock in 0..context.settings.locks {
         let mut written = false;
         while !written {
-            let mut batch = seat.lane.batch();
-            let object = seat.space.object(lock);
+            let mut batch = context.lane.batch();
+            let object = context.space.object(lock);
             let is_second = A::System::TWO_WORDS || A::System::WIDE;
             let word = if is_second { object.plus(8) } else { object };
-            batch.write_word(word, seat.settings.first_word);
+            batch.write_word(word, context.settings.first_word);
             written = batch.post().await.is_ok();
             if !written {
-                seat.settle(seat.settings.memory).await;
+                context.settle(context.settings.memory).await;
             }
         }
     }
 }
 
 /// Takes each lock once, and checks the lock's words and the state after its release.
-pub(super) async fn audit<A: Access>(seat: &Seat<A>) {
-    let until = seat.lane.executor().now().after(seat.settings.audit);
-    for lock in 0..seat.settings.locks {
-        if let Err(why) = seat.audit(lock, until).await {
-            seat.referee.violate(format!("lock {lock} in the end: {why}"));
+pub(super) async fn audit<A: Access>(context: &LaneContext<A>) {
+    let until = context.lane.executor().now().after(context.settings.audit);
+    for lock in 0..context.settings.locks {
+        if let Err(why) = context.audit(lock, until).await {
+            context.referee.violate(format!("lock {lock} in the end: {why}"));
         }
     }
 }
 
-impl<A: Access> Seat<A> {
+impl<A: Access> LaneContext<A> {
     /// Takes a lock, trying again whenever the memory node does not answer.
     async fn audit(&self, lock: u64, until: Nanos) -> Result<(), String> {
         let object = self.space.object(lock);

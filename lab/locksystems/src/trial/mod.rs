@@ -11,13 +11,13 @@
 //! [`simulate`] does.
 //!
 //! `referee`: the judges; `client`: the work of each client; `losses`: what clients do when the
-//! memory is lost; `simulated`: trials on virtual time, with faults; `keepers`: trials of locks
-//! that switches and servers keep.
+//! memory is lost; `simulated`: trials on virtual time, with faults; `server_locks`: trials of
+//! locks that switches and servers keep.
 
 mod client;
-pub mod keepers;
 mod losses;
 mod referee;
+pub mod server_locks;
 mod simulated;
 
 use std::fmt;
@@ -40,7 +40,7 @@ use lotus_locks::{
 };
 
 use crate::local::{Access, Counters, LocalClient, LocalTable, Policy, Transfers};
-use client::Seat;
+use client::LaneContext;
 use losses::Losses;
 pub use referee::Referee;
 pub use simulated::{Faults, Struck, StruckAfter, simulate};
@@ -159,7 +159,7 @@ pub enum TrialError {
 
 /// Result of a trial.
 #[derive(Clone, Debug, Default)]
-pub struct Judgement {
+pub struct TrialResult {
     /// Violations found.
     pub violations: Vec<String>,
     /// Counts of all lanes that survived to the end.
@@ -182,7 +182,7 @@ pub struct Judgement {
     pub transfers: Transfers,
 }
 
-impl std::ops::AddAssign for Judgement {
+impl std::ops::AddAssign for TrialResult {
     fn add_assign(&mut self, other: Self) {
         self.violations.extend(other.violations);
         self.counts += other.counts;
@@ -197,7 +197,7 @@ impl std::ops::AddAssign for Judgement {
     }
 }
 
-impl fmt::Display for Judgement {
+impl fmt::Display for TrialResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { retries, ghosts, resets, .. } = self.counts;
         let (entered, refused) = (self.entered, self.refused);
@@ -270,7 +270,7 @@ impl<M: Machines> Trial<M> {
         };
         trial.register_memory(machines)?;
         if trial.settings.first_word != 0 {
-            trial.run_aside(machines, &make, async |seat| client::prepare(&seat).await)?;
+            trial.run_aside(machines, &make, async |context| client::prepare(&context).await)?;
         }
         let clients = trial.settings.nodes.len().saturating_sub(1);
         let nodes = trial.settings.nodes[..clients].to_vec();
@@ -325,15 +325,15 @@ impl<M: Machines> Trial<M> {
         let (node, clocks) = (member.node, self.clocks());
         for lane in 0..self.settings.lanes {
             let (sender, is_over) = (self.sender.clone(), Arc::clone(&self.is_over));
-            let life = move |seat: Seat<A>| async move {
-                let (timer, client) = (seat.lane.executor().clone(), seat.client.clone());
-                let (losses, memory) = (Arc::clone(&seat.losses), seat.settings.memory);
+            let life = move |context: LaneContext<A>| async move {
+                let (timer, client) = (context.lane.executor().clone(), context.client.clone());
+                let (losses, memory) = (Arc::clone(&context.losses), context.settings.memory);
                 let (follower, clock) = (client.client().clone(), timer.clone());
                 client.keep_time(clocks);
                 timer.spawn(async move {
                     losses.follow(follower, clock, member.life, memory).await;
                 });
-                let report = client::run(seat).await;
+                let report = client::run(context).await;
                 // Not received if the trial was given up.
                 let _ = sender.send((member.life, report)).await;
                 // The lane must answer resets until all lanes have ended.
@@ -357,7 +357,7 @@ impl<M: Machines> Trial<M> {
         lane: u16,
         table: A::Table,
         make: &Make<A::System>,
-        life: impl FnOnce(Seat<A>) -> F + Send + 'static,
+        life: impl FnOnce(LaneContext<A>) -> F + Send + 'static,
     ) -> Program {
         let (settings, space) = (self.settings.clone(), self.space);
         let (roster, referee) = (self.roster.clone(), Arc::clone(&self.referee));
@@ -371,7 +371,16 @@ impl<M: Machines> Trial<M> {
                 opened.unwrap_or_else(|error| panic!("no lane of {:?}: {error}", member.node));
             client.resume(settings.memory, losses.ended());
             let client = A::of(client, table);
-            Box::pin(life(Seat { client, lane, member, roster, space, referee, losses, settings }))
+            Box::pin(life(LaneContext {
+                client,
+                lane,
+                member,
+                roster,
+                space,
+                referee,
+                losses,
+                settings,
+            }))
         })
     }
 
@@ -380,13 +389,13 @@ impl<M: Machines> Trial<M> {
         &self,
         machines: &M,
         make: &Make<S>,
-        life: impl FnOnce(Seat<Client<S>>) -> F + Send + 'static,
+        life: impl FnOnce(LaneContext<Client<S>>) -> F + Send + 'static,
     ) -> Result<(), TrialError> {
         let node = *self.settings.nodes.last().expect("there is a node that audits");
         let member = self.roster.join(node, 1).ok_or(TrialError::TooManyNodes)?;
         let (done, ended) = async_channel::bounded(1);
-        let life = move |seat| async move {
-            life(seat).await;
+        let life = move |context| async move {
+            life(context).await;
             // Not received if the trial was given up.
             let _ = done.send(()).await;
         };
@@ -474,8 +483,8 @@ impl<M: Machines> Trial<M> {
     ///
     /// # Errors
     /// [`TrialError`].
-    pub fn finish<S: LockSystem>(mut self, machines: &M) -> Result<Judgement, TrialError> {
-        let mut verdict = Judgement::default();
+    pub fn finish<S: LockSystem>(mut self, machines: &M) -> Result<TrialResult, TrialError> {
+        let mut verdict = TrialResult::default();
         let mut awaited: Vec<Claimant> = self.cores.iter().map(|(life, _)| *life).collect();
         while !awaited.is_empty() {
             let Some((life, report)) = machines.wait(&self.reports) else {
@@ -495,7 +504,7 @@ impl<M: Machines> Trial<M> {
         if awaited.is_empty() {
             let make = Arc::clone(&self.make);
             let make = make.downcast_ref::<Make<S>>().expect("it is of the system that began");
-            self.run_aside(machines, make, async |seat| client::audit(&seat).await)?;
+            self.run_aside(machines, make, async |context| client::audit(&context).await)?;
             self.check_tables();
         }
         self.is_over.store(true, Ordering::Release);

@@ -14,7 +14,7 @@ use lotus_sabotage::{Rule, broken};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{Judgement, Make, Settings, Trial, TrialError};
+use super::{Make, Settings, Trial, TrialError, TrialResult};
 
 /// Pause before a node is fenced again, if the memory node did not answer.
 const AGAIN: Duration = Duration::from_micros(50);
@@ -140,7 +140,7 @@ impl Faults {
 
 /// A scheduled fault or return.
 #[derive(Clone, Copy, Debug)]
-enum Happening {
+enum FaultEvent {
     Crash(NodeId),
     Return(NodeId),
     Pause(NodeId, Duration),
@@ -155,10 +155,10 @@ enum Happening {
 }
 
 /// Draws the faults of a trial: a node is struck at most once, and at least one node is spared.
-fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Duration, Happening)> {
+fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Duration, FaultEvent)> {
     let clients = settings.nodes.len() - 1;
     let mut nodes = settings.nodes[..clients].to_vec();
-    let mut happenings = Vec::new();
+    let mut events = Vec::new();
     let random_span = |rng: &mut SmallRng| rng.random_range(Duration::ZERO..faults.span);
     let kinds = [faults.crashes, faults.pauses, faults.partitions];
     for (kind, count) in kinds.into_iter().enumerate() {
@@ -171,27 +171,28 @@ fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Durati
             let noticed = at + rng.random_range(Duration::ZERO..=faults.detection);
             match kind {
                 0 => {
-                    happenings
-                        .extend([(at, Happening::Crash(node)), (noticed, Happening::Expel(node))]);
+                    events.extend([
+                        (at, FaultEvent::Crash(node)),
+                        (noticed, FaultEvent::Expel(node)),
+                    ]);
                     if faults.returns {
                         let later = random_span(rng);
-                        happenings.push((noticed + later, Happening::Return(node)));
+                        events.push((noticed + later, FaultEvent::Return(node)));
                     }
                 }
                 1 => {
                     let lasting = rng.random_range(Duration::ZERO..=faults.pause);
-                    happenings.push((at, Happening::Pause(node, lasting)));
+                    events.push((at, FaultEvent::Pause(node, lasting)));
                     if rng.random_bool(faults.expelled) {
-                        happenings
-                            .push((at + lasting.mul_f64(rng.random()), Happening::Expel(node)));
+                        events.push((at + lasting.mul_f64(rng.random()), FaultEvent::Expel(node)));
                     }
                 }
                 _ => {
                     let healed = noticed + random_span(rng);
-                    happenings.extend([
-                        (at, Happening::Isolate(node)),
-                        (noticed, Happening::Expel(node)),
-                        (healed, Happening::Rejoin(node)),
+                    events.extend([
+                        (at, FaultEvent::Isolate(node)),
+                        (noticed, FaultEvent::Expel(node)),
+                        (healed, FaultEvent::Rejoin(node)),
                     ]);
                 }
             }
@@ -200,15 +201,17 @@ fn draw(faults: &Faults, settings: &Settings, rng: &mut SmallRng) -> Vec<(Durati
     for _ in 0..faults.outages {
         let (at, lasting) = (random_span(rng), random_span(rng));
         let memory = settings.memory;
-        happenings
-            .extend([(at, Happening::Isolate(memory)), (at + lasting, Happening::Rejoin(memory))]);
+        events.extend([
+            (at, FaultEvent::Isolate(memory)),
+            (at + lasting, FaultEvent::Rejoin(memory)),
+        ]);
     }
     for _ in 0..faults.losses {
         let missed = rng.random_range(Duration::ZERO..=faults.detection);
-        happenings.push((random_span(rng), Happening::Lose(missed, random_span(rng))));
+        events.push((random_span(rng), FaultEvent::Lose(missed, random_span(rng))));
     }
-    happenings.sort_by_key(|(at, _)| *at);
-    happenings
+    events.sort_by_key(|(at, _)| *at);
+    events
 }
 
 /// Runs a trial in a new world.
@@ -221,7 +224,7 @@ pub fn simulate<S: LockSystem>(
     settings: &Settings,
     faults: &Faults,
     make: &Make<S>,
-) -> Result<Judgement, TrialError> {
+) -> Result<TrialResult, TrialError> {
     let highest = settings.nodes.iter().chain([&settings.memory]).map(|node| node.0).max();
     let config = Config {
         rates: faults.rates.clone(),
@@ -245,17 +248,17 @@ pub fn simulate<S: LockSystem>(
     if let Some(step) = faults.struck {
         struck.wait_for(step, faults)?;
     }
-    let mut happenings = draw(faults, settings, &mut rng);
-    while !happenings.is_empty() {
-        let (at, happening) = happenings.remove(0);
+    let mut events = draw(faults, settings, &mut rng);
+    while !events.is_empty() {
+        let (at, event) = events.remove(0);
         let now = struck.machines.world().now();
         if struck.machines.run_for(at.saturating_sub(now)).is_none() {
-            struck.trial.gives_up(format!("{happening:?} cannot happen"));
+            struck.trial.gives_up(format!("{event:?} cannot happen"));
             break;
         }
-        if let Some((after, next)) = struck.strike(happening)? {
-            happenings.push((at + after, next));
-            happenings.sort_by_key(|(at, _)| *at);
+        if let Some((after, next)) = struck.strike(event)? {
+            events.push((at + after, next));
+            events.sort_by_key(|(at, _)| *at);
         }
     }
     let Strikes { machines, trial, .. } = struck;
@@ -310,34 +313,34 @@ impl<S: LockSystem> Strikes<'_, S> {
     }
 
     /// Returns a later event and its delay: the consequence, or the same event again.
-    fn strike(&mut self, now: Happening) -> Result<Option<(Duration, Happening)>, TrialError> {
+    fn strike(&mut self, now: FaultEvent) -> Result<Option<(Duration, FaultEvent)>, TrialError> {
         let memory = self.trial.memory();
         let has_happened = match now {
-            Happening::Crash(node) => {
+            FaultEvent::Crash(node) => {
                 self.crash(node);
                 self.trial.is_out(node);
                 true
             }
-            Happening::Return(node) => {
+            FaultEvent::Return(node) => {
                 self.restart(node);
                 self.trial.start_node(&self.machines, node, self.make)?;
                 true
             }
-            Happening::Pause(node, lasting) => self.inject(Fault::Pause { node, lasting }),
-            Happening::Isolate(node) => self.inject(Fault::Isolate { node }),
-            Happening::Rejoin(node) => self.inject(Fault::Rejoin { node }),
-            Happening::Expel(node) => self.expel(node)?,
+            FaultEvent::Pause(node, lasting) => self.inject(Fault::Pause { node, lasting }),
+            FaultEvent::Isolate(node) => self.inject(Fault::Isolate { node }),
+            FaultEvent::Rejoin(node) => self.inject(Fault::Rejoin { node }),
+            FaultEvent::Expel(node) => self.expel(node)?,
             // Losses do not overlap.
-            Happening::Lose(..) if self.trial.is_memory_lost() || !self.is_up(memory) => false,
-            Happening::Lose(missed, regained) => {
+            FaultEvent::Lose(..) if self.trial.is_memory_lost() || !self.is_up(memory) => false,
+            FaultEvent::Lose(missed, regained) => {
                 self.crash(memory);
-                return Ok(Some((missed, Happening::Miss(regained))));
+                return Ok(Some((missed, FaultEvent::Miss(regained))));
             }
-            Happening::Miss(regained) => {
+            FaultEvent::Miss(regained) => {
                 self.trial.lose_memory();
-                return Ok(Some((regained, Happening::Regain)));
+                return Ok(Some((regained, FaultEvent::Regain)));
             }
-            Happening::Regain => self.regain()?,
+            FaultEvent::Regain => self.regain()?,
         };
         Ok((!has_happened).then_some((AGAIN, now)))
     }

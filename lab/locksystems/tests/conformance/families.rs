@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use lotus_locks::word::{DeclockFields, QueueHeader, ShiftWord, TicketFields, Tickets};
-use lotus_locks::{Promises, Recovery};
+use lotus_locks::{Guarantees, Recovery};
 use lotus_locksystems::systems::{Choice, Kind};
-use lotus_locksystems::trial::{Faults, Judgement, Settings};
+use lotus_locksystems::trial::{Faults, Settings, TrialResult};
 use lotus_locksystems::word::{RmaRwCounts, UpdateTickets};
 
-use super::grounds::{Ground, settings, trial};
+use super::platforms::{Platform, settings, trial};
 
 /// A family. All demand exclusion, whole data, an end, and free locks in the end.
 #[derive(Clone, Copy)]
@@ -17,10 +17,10 @@ pub struct Family {
     settings: fn(Settings) -> Settings,
     faults: fn(Faults) -> Faults,
     /// What else is demanded.
-    demands: fn(&Judgement, Promises, Ground),
+    demands: fn(&TrialResult, Guarantees, Platform),
 }
 
-const fn nothing(_: &Judgement, _: Promises, _: Ground) {}
+const fn nothing(_: &TrialResult, _: Guarantees, _: Platform) {}
 
 /// Families that need no faults.
 pub const CALM: &[Family] = &[
@@ -46,10 +46,15 @@ pub const CALM: &[Family] = &[
             Settings { locks: 1, shared: 1.0, hold, rounds: 20, ..small }
         },
         faults: |none| none,
-        demands: |verdict, promises, ground| {
+        demands: |verdict, guarantees, platform| {
             // Threads of one processor may never hold it at the same time.
-            if ground.is_simulated() {
-                assert_eq!(verdict.together > 1, promises.shares, "{} together", verdict.together);
+            if platform.is_simulated() {
+                assert_eq!(
+                    verdict.together > 1,
+                    guarantees.shares,
+                    "{} together",
+                    verdict.together
+                );
             }
         },
     },
@@ -64,10 +69,10 @@ pub const CALM: &[Family] = &[
             ..small
         },
         faults: |none| none,
-        demands: |verdict, promises, ground| {
-            let upgrades = |count: u64| (count > 0) == promises.upgrades;
-            if matches!(ground, Ground::Sim(_)) {
-                let Judgement { beside, upgraded, .. } = verdict;
+        demands: |verdict, guarantees, platform| {
+            let upgrades = |count: u64| (count > 0) == guarantees.upgrades;
+            if matches!(platform, Platform::Sim(_)) {
+                let TrialResult { beside, upgraded, .. } = verdict;
                 assert!(upgrades(*beside) && upgrades(*upgraded), "{beside} beside, {upgraded}");
             }
         },
@@ -76,8 +81,8 @@ pub const CALM: &[Family] = &[
         name: "refusals",
         settings: |small| Settings { refusing: 1.0, shared: 0.2, ..small },
         faults: |none| none,
-        demands: |verdict, _, ground| {
-            let is_sure = ground.is_simulated();
+        demands: |verdict, _, platform| {
+            let is_sure = platform.is_simulated();
             assert!(verdict.refused > 0 || !is_sure, "some have to be refused");
         },
     },
@@ -85,8 +90,8 @@ pub const CALM: &[Family] = &[
         name: "deadlines",
         settings: |small| Settings { hurried: 1.0, ..small },
         faults: |none| none,
-        demands: |verdict, _, ground| {
-            assert!(verdict.late <= 2 * ground.round_trip(), "{:?} late", verdict.late);
+        demands: |verdict, _, platform| {
+            assert!(verdict.late <= 2 * platform.round_trip(), "{:?} late", verdict.late);
         },
     },
     Family {
@@ -188,9 +193,9 @@ pub const CROWDED: &[Family] = &[
         name: "more than there is room for",
         settings: |small| Settings { locks: 1, ..small },
         faults: |none| none,
-        demands: |verdict, _, ground| {
+        demands: |verdict, _, platform| {
             assert_eq!(verdict.refused, 0, "each waits as long as it takes");
-            assert!(verdict.counts.resets > 0 || !ground.is_simulated(), "there is room for all");
+            assert!(verdict.counts.resets > 0 || !platform.is_simulated(), "there is room for all");
         },
     },
     Family {
@@ -227,22 +232,22 @@ pub const CROWDED_AND_FAULTY: &[Family] = &[
 ///
 /// # Panics
 /// If something does not hold.
-pub fn run(choices: &[Choice], ground: Ground, families: &[Family]) {
+pub fn run(choices: &[Choice], platform: Platform, families: &[Family]) {
     for choice in choices {
         for family in families {
             let faults = (family.faults)(Faults::none());
             let is_calm = faults == Faults::none();
             let may_reset = choice.kind == Kind::Declock && choice.entries <= CROWDED_ENTRIES;
             let settings = (family.settings)(settings());
-            let rounds = ground.rounds(settings.rounds);
+            let rounds = platform.rounds(settings.rounds);
             let settings = Settings { is_calm, may_reset, rounds, ..settings };
-            check(*choice, ground, family, family.name, &settings, &faults);
+            check(*choice, platform, family, family.name, &settings, &faults);
             if let Some(first_word) = nearly_used_up(*choice) {
                 // DecLock's are set back by a reset.
                 let may_reset = choice.kind == Kind::Declock;
                 let settings = Settings { first_word, may_reset, ..settings };
                 let name = format!("{}, counters used up", family.name);
-                check(*choice, ground, family, &name, &settings, &faults);
+                check(*choice, platform, family, &name, &settings, &faults);
             }
         }
     }
@@ -251,17 +256,17 @@ pub fn run(choices: &[Choice], ground: Ground, families: &[Family]) {
 #[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
 fn check(
     choice: Choice,
-    ground: Ground,
+    platform: Platform,
     family: &Family,
     name: &str,
     settings: &Settings,
     faults: &Faults,
 ) {
-    let (verdict, promises) = trial(choice, ground, settings, faults);
+    let (verdict, guarantees) = trial(choice, platform, settings, faults);
     let Choice { kind, recovery, .. } = choice;
-    println!("{kind} {recovery:?} | {name} | {ground:?} | {verdict}");
-    assert!(verdict.violations.is_empty(), "{choice:?}, {name}, {ground:?}: {verdict}");
-    (family.demands)(&verdict, promises, ground);
+    println!("{kind} {recovery:?} | {name} | {platform:?} | {verdict}");
+    assert!(verdict.violations.is_empty(), "{choice:?}, {name}, {platform:?}: {verdict}");
+    (family.demands)(&verdict, guarantees, platform);
 }
 
 /// A free lock whose counters are nearly used up, for systems that have any.

@@ -8,19 +8,19 @@
 mod abandoned;
 mod bypass;
 mod families;
-mod grounds;
 mod lane;
 mod nodes;
 mod order;
+mod platforms;
 mod queues;
 mod service;
 mod sharing;
 mod struck;
 mod upgrade;
 
-use grounds::Ground;
 use lotus_locks::Recovery;
 use lotus_locksystems::systems::{Choice, Kind, Release};
+use platforms::Platform;
 
 /// Seeds of each family in simulation, if the environment does not say.
 const SEEDS: u64 = 4;
@@ -64,17 +64,17 @@ fn fenced_and_baselines() -> Vec<Choice> {
 
 #[test]
 fn threads_of_one_process_keep_the_promises() {
-    families::run(&fenced_and_baselines(), Ground::Local, families::CALM);
+    families::run(&fenced_and_baselines(), Platform::Local, families::CALM);
 }
 
 #[test]
 fn memory_in_shared_files_keeps_the_promises() {
-    families::run(&fenced_and_baselines(), Ground::Shm, families::CALM);
+    families::run(&fenced_and_baselines(), Platform::Shm, families::CALM);
 }
 
 #[test]
 fn memory_behind_sockets_keeps_the_promises() {
-    families::run(&fenced_and_baselines(), Ground::Tcp, families::CALM);
+    families::run(&fenced_and_baselines(), Platform::Tcp, families::CALM);
 }
 
 /// The back end declares no masked atomics, so this is also the `mcs` that does without.
@@ -82,17 +82,17 @@ fn memory_behind_sockets_keeps_the_promises() {
 #[test]
 #[ignore = "needs RDMA devices"]
 fn memory_behind_network_cards_keeps_the_promises() {
-    families::run(&everywhere().map(usual).collect::<Vec<_>>(), Ground::Rdma, &families::few());
+    families::run(&everywhere().map(usual).collect::<Vec<_>>(), Platform::Rdma, &families::few());
 }
 
 #[test]
 fn simulated_nodes_keep_the_promises() {
-    families::run(&all(Recovery::Fenced), Ground::Sim(seeds()), families::CALM);
+    families::run(&all(Recovery::Fenced), Platform::Sim(seeds()), families::CALM);
 }
 
 #[test]
 fn faults_break_no_promise() {
-    families::run(&all(Recovery::Fenced), Ground::Sim(seeds()), families::FAULTY);
+    families::run(&all(Recovery::Fenced), Platform::Sim(seeds()), families::FAULTY);
 }
 
 #[test]
@@ -109,11 +109,11 @@ fn queues_that_run_over_keep_the_promises() {
         ..Choice::of(Kind::Declock)
     };
     let fenced = [of(Recovery::Fenced)];
-    for ground in [Ground::Local, Ground::Shm, Ground::Tcp, Ground::Sim(seeds())] {
-        families::run(&fenced, ground, families::CROWDED);
+    for platform in [Platform::Local, Platform::Shm, Platform::Tcp, Platform::Sim(seeds())] {
+        families::run(&fenced, platform, families::CROWDED);
     }
-    families::run(&fenced, Ground::Sim(seeds()), families::CROWDED_AND_FAULTY);
-    families::run(&[of(Recovery::Paper)], Ground::Sim(seeds()), families::CROWDED);
+    families::run(&fenced, Platform::Sim(seeds()), families::CROWDED_AND_FAULTY);
+    families::run(&[of(Recovery::Paper)], Platform::Sim(seeds()), families::CROWDED);
 }
 
 /// Locks that use masked atomics where there are any do without elsewhere.
@@ -127,9 +127,9 @@ fn masked_atomics_keep_the_promises() {
             .chain(shifting(recovery))
             .collect()
     };
-    families::run(&of(Recovery::Fenced), Ground::Masked(seeds()), families::CALM);
-    families::run(&of(Recovery::Fenced), Ground::Masked(seeds()), families::FAULTY);
-    families::run(&of(Recovery::Paper), Ground::Masked(seeds()), families::CALM);
+    families::run(&of(Recovery::Fenced), Platform::Masked(seeds()), families::CALM);
+    families::run(&of(Recovery::Fenced), Platform::Masked(seeds()), families::FAULTY);
+    families::run(&of(Recovery::Paper), Platform::Masked(seeds()), families::CALM);
 }
 
 /// Locks of 16 bytes are had where the simulated cards have atomics on as many.
@@ -138,11 +138,11 @@ fn atomics_on_sixteen_bytes_keep_the_promises() {
     let wide = Kind::ALL.into_iter().filter(|kind| kind.needs_wide_atomics());
     let choices: Vec<_> =
         wide.map(usual).flat_map(|choice| [choice, Choice { threshold: 2, ..choice }]).collect();
-    families::run(&choices, Ground::Masked(seeds()), families::CALM);
+    families::run(&choices, Platform::Masked(seeds()), families::CALM);
 }
 
 /// As published, locks exclude as long as nobody is late or lost.
 #[test]
 fn published_locks_keep_the_promises_without_faults() {
-    families::run(&all(Recovery::Paper), Ground::Sim(seeds()), families::CALM);
+    families::run(&all(Recovery::Paper), Platform::Sim(seeds()), families::CALM);
 }

@@ -20,7 +20,7 @@ impl Visitor for InOrder {
     type Output = Option<Vec<usize>>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
-        if !make().promises().in_order {
+        if !make().guarantees().in_order {
             return None;
         }
         Some(on_lane(make, |place| async move {

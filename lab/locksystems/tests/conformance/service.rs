@@ -9,7 +9,7 @@ use lotus_fabric::ids::{Incarnation, Key, TableId, TxnId};
 use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSystem, MemoryLocks, Recovery};
 use lotus_locksystems::systems::{Choice, Kind};
-use lotus_locktable::{HeldLocks, LockError, LockName, LockRequest, LockService};
+use lotus_locktable::{HeldLocks, LockError, LockKey, LockRequest, LockService};
 use rand::Rng;
 
 use super::lane::{Place, lock, on_lane};
@@ -20,8 +20,8 @@ const OBJECTS: u64 = 16;
 /// Bytes between two objects.
 const STRIDE: u64 = 128;
 
-fn name(key: u64) -> LockName {
-    LockName::row(TableId(1), Key(key))
+fn name(key: u64) -> LockKey {
+    LockKey::row(TableId(1), Key(key))
 }
 
 fn write(key: u64) -> LockRequest {
@@ -35,7 +35,7 @@ fn attempt(number: u64) -> HeldLocks {
 }
 
 fn service<S: LockSystem>(place: &Place<S>) -> MemoryLocks<S> {
-    let object_of = |name: &LockName, _| lock().plus(name.key.0 % OBJECTS * STRIDE);
+    let object_of = |name: &LockKey, _| lock().plus(name.key.0 % OBJECTS * STRIDE);
     MemoryLocks::new(place.client.clone(), place.lane.clone(), Rc::new(object_of))
 }
 
@@ -144,7 +144,7 @@ impl Test for SharesObjects {
         // A lock that is held to read is not upgraded.
         let reads = [LockRequest::read(name(1))];
         locks.acquire(&mut held, 0, &reads, PATIENCE).await.expect("it is free");
-        let shares = place.client.system().promises().shares;
+        let shares = place.client.system().guarantees().shares;
         let upgraded = locks.acquire(&mut held, 1, &[write(1)], PATIENCE).await;
         assert_eq!(upgraded, if shares { Err(LockError::Conflict(name(1))) } else { Ok(()) });
         let read = locks.acquire(&mut other, 0, &reads, PATIENCE).await;

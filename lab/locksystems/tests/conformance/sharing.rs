@@ -8,7 +8,7 @@ use lotus_locksystems::systems::{Choice, Kind};
 use lotus_locksystems::trial::{Faults, Settings, Struck, StruckAfter};
 
 use super::families::nearly_used_up;
-use super::grounds::{Ground, settings, trial};
+use super::platforms::{Platform, settings, trial};
 use super::{SEEDS, seeds};
 
 /// Systems with policies that they can be had with: all of them with more seeds than usual.
@@ -35,16 +35,16 @@ const KINDS: [Kind; 5] = [Kind::Cas, Kind::Dslr, Kind::Declock, Kind::ShiftLock,
 fn check(
     (choice, policy): (Choice, Policy),
     name: &str,
-    ground: Ground,
+    platform: Platform,
     settings: Settings,
     faults: &Faults,
-) -> lotus_locksystems::trial::Judgement {
+) -> lotus_locksystems::trial::TrialResult {
     let settings = Settings { lanes: 2, policy: Some(policy), ..settings };
-    let (verdict, _) = trial(choice, ground, &settings, faults);
+    let (verdict, _) = trial(choice, platform, &settings, faults);
     let kind = choice.kind;
     let transfers = verdict.transfers;
-    println!("{kind} {policy} | {name} | {ground:?} | {verdict}; {transfers:?}");
-    assert!(verdict.violations.is_empty(), "{choice:?}, {policy}, {name}, {ground:?}: {verdict}");
+    println!("{kind} {policy} | {name} | {platform:?} | {verdict}; {transfers:?}");
+    assert!(verdict.violations.is_empty(), "{choice:?}, {policy}, {name}, {platform:?}: {verdict}");
     verdict
 }
 
@@ -53,23 +53,23 @@ fn mixed(small: Settings) -> Settings {
 }
 
 /// What is asked of a pair without faults.
-fn check_calm(pair: (Choice, Policy), ground: Ground) {
+fn check_calm(pair: (Choice, Policy), platform: Platform) {
     let none = Faults::none();
     let calm = Settings { is_calm: true, rounds: 15, ..settings() };
-    let verdict = check(pair, "exclusion", ground, calm.clone(), &none);
+    let verdict = check(pair, "exclusion", platform, calm.clone(), &none);
     assert_eq!(verdict.refused, 0, "each waits as long as it takes");
     let transfers = verdict.transfers;
     let is_handed = transfers.local > 0 || pair.1 == Policy::RemotePrefer;
     assert!(is_handed && transfers.remote > 0, "{transfers:?}");
     let mixed = mixed(calm.clone());
     for settings in [mixed.clone(), Settings { hurried: 1.0, ..mixed }] {
-        let verdict = check(pair, "requests of all kinds", ground, settings, &none);
-        assert!(verdict.late <= 2 * ground.round_trip(), "{:?} late", verdict.late);
+        let verdict = check(pair, "requests of all kinds", platform, settings, &none);
+        assert!(verdict.late <= 2 * platform.round_trip(), "{:?} late", verdict.late);
     }
     let hold = Duration::from_micros(50);
     let readers = Settings { locks: 1, shared: 1.0, hold, rounds: 10, ..calm };
-    let verdict = check(pair, "sharing", ground, readers, &none);
-    if ground.is_simulated() {
+    let verdict = check(pair, "sharing", platform, readers, &none);
+    if platform.is_simulated() {
         let shares = !matches!(pair.0.kind, Kind::Cas | Kind::Mcs);
         assert_eq!(verdict.together > 1, shares, "{} together", verdict.together);
     }
@@ -78,12 +78,12 @@ fn check_calm(pair: (Choice, Policy), ground: Ground) {
 #[test]
 fn nodes_that_share_locks_among_their_clients_keep_the_promises() {
     for pair in shared() {
-        check_calm(pair, Ground::Sim(seeds().div_ceil(SEEDS)));
+        check_calm(pair, Platform::Sim(seeds().div_ceil(SEEDS)));
     }
     for (kind, policy) in KINDS.into_iter().zip(Policy::ALL) {
         check_calm(
             (Choice { entries: 16, ..Choice::of(kind) }, shown(kind, policy)),
-            Ground::Local,
+            Platform::Local,
         );
     }
 }
@@ -125,7 +125,7 @@ fn faults_break_no_promise_of_nodes_that_share_locks() {
                 check(
                     pair,
                     name,
-                    Ground::Sim(seeds().div_ceil(SEEDS)),
+                    Platform::Sim(seeds().div_ceil(SEEDS)),
                     mixed,
                     &faults(Faults::none()),
                 );
@@ -150,8 +150,8 @@ fn a_node_that_shares_locks_may_be_lost_between_any_two_of_its_steps() {
                 let contended = Settings { locks: 1, clients: 2, rounds: 6, limit, ..small };
                 let pair = (Choice { entries: 16, ..Choice::of(kind) }, policy);
                 let faults = Faults { struck, ..Faults::none() };
-                let ground = Ground::Sim(seeds().div_ceil(SEEDS));
-                check(pair, &format!("{struck:?}"), ground, contended, &faults);
+                let platform = Platform::Sim(seeds().div_ceil(SEEDS));
+                check(pair, &format!("{struck:?}"), platform, contended, &faults);
             }
         }
     }

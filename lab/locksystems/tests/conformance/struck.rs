@@ -9,7 +9,7 @@ use lotus_locksystems::systems::{Choice, Kind};
 use lotus_locksystems::trial::{Faults, Settings, Struck, StruckAfter};
 
 use super::families::nearly_used_up;
-use super::grounds::{Ground, settings, trial};
+use super::platforms::{Platform, settings, trial};
 
 const NODE: NodeId = NodeId(1);
 /// Steps at which the node is struck: those of its first few requests.
@@ -36,7 +36,7 @@ pub fn strike_everywhere(choices: &[Choice], seeds: u64) {
                 let first_words = [0].into_iter().chain(nearly_used_up(*choice));
                 for first_word in first_words {
                     let settings = Settings { first_word, ..contended() };
-                    let (verdict, _) = trial(*choice, Ground::Sim(seeds), &settings, &faults);
+                    let (verdict, _) = trial(*choice, Platform::Sim(seeds), &settings, &faults);
                     let what = format!("{choice:?}, {struck:?}, {first_word:#x}");
                     assert!(verdict.violations.is_empty(), "{what}: {verdict}");
                 }
@@ -52,7 +52,7 @@ fn a_node_that_dies_is_missed_where_nothing_makes_up_for_it() {
     let is_stuck = |count| {
         let struck = Struck { node: NODE, after: StruckAfter::Verbs(count), pause: None };
         let faults = Faults { struck: Some(struck), ..Faults::none() };
-        let (verdict, _) = trial(choice, Ground::Sim(1), &contended(), &faults);
+        let (verdict, _) = trial(choice, Platform::Sim(1), &contended(), &faults);
         !verdict.violations.is_empty()
     };
     assert!((1..=STEPS).any(is_stuck), "the node was never struck");

@@ -4,7 +4,7 @@ use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::verbs::Capabilities;
 use lotus_locks::word::{Claimant, Mode};
 use lotus_locks::{
-    Backoff, Event, LockSystem, Notice, Pacing, Peer, Request, Said, Step, Verb, View, Waiter,
+    Backoff, Event, LockSystem, Notice, NoticeKind, Pacing, Peer, Request, Step, Verb, View, Waiter,
 };
 use lotus_locksystems::systems::{RmaRw, RmaRwUse};
 use lotus_locksystems::word::RmaRwCounts;
@@ -198,8 +198,8 @@ impl World {
             Step::Tell(notice) => {
                 let says = system.says(&client.machine);
                 let from = Self::peer(index, client.round);
-                let told = Notice::new(notice.said(), from);
-                if notice.said() == Said::Handover {
+                let told = Notice::new(notice.kind(), from);
+                if notice.kind() == NoticeKind::Handover {
                     state.handed_on |= says != 0;
                     state.admitted |= says == 0;
                 }
@@ -296,7 +296,7 @@ impl World {
 
     fn hear(&self, state: &mut State, index: usize) -> Option<Step> {
         let client = &mut state.clients[index];
-        client.unheard.sort_by_key(|(notice, _)| notice.said() == Said::Successor);
+        client.unheard.sort_by_key(|(notice, _)| notice.kind() == NoticeKind::Successor);
         if client.unheard.is_empty() {
             return None;
         }

@@ -5,7 +5,7 @@ use lotus_locks::Mode;
 use lotus_locksystems::fisslock::agent::Agent;
 use lotus_locksystems::fisslock::cores::task_of;
 use lotus_locksystems::fisslock::decider::Metadata;
-use lotus_locksystems::fisslock::pool::Told;
+use lotus_locksystems::fisslock::pool::TaskNotice;
 use lotus_locksystems::fisslock::rules::Numbering;
 use lotus_locksystems::fisslock::{AgentPool, Homes, Preference, Rules};
 
@@ -245,13 +245,15 @@ impl Run {
     fn hear(&mut self) {
         for (machine, told) in std::mem::take(&mut self.table.told) {
             let (lock, task) = match told {
-                Told::Granted(lock, task, _) | Told::Refused(lock, task) => (lock, task),
-                Told::Queued(..) => unreachable!("the table keeps it"),
+                TaskNotice::Granted(lock, task, _) | TaskNotice::Refused(lock, task) => {
+                    (lock, task)
+                }
+                TaskNotice::Queued(..) => unreachable!("the table keeps it"),
             };
             let now = self.table.now;
             let of = |entry: &&mut (u8, u32, u32, Task)| (entry.0, entry.1) == (machine, task);
             let entry = self.tasks.iter_mut().find(of).expect("a task");
-            entry.3 = if matches!(told, Told::Granted(..)) {
+            entry.3 = if matches!(told, TaskNotice::Granted(..)) {
                 self.outcome.grants += 1;
                 Task::Holds { lock, until: now + self.dice.below(8_000) }
             } else {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lotus_locks::Mode;
 use lotus_locksystems::fisslock::cores::{AGENT_CORE, core_of};
 use lotus_locksystems::fisslock::packet::{Kind, Packet};
-use lotus_locksystems::fisslock::pool::{Effects, Told};
+use lotus_locksystems::fisslock::pool::{Effects, TaskNotice};
 use lotus_locksystems::fisslock::recovery::{concerning, metadata, restore};
 use lotus_locksystems::fisslock::{AgentPool, Decider, Homes, Pipeline, Preference, Rules};
 
@@ -46,7 +46,7 @@ pub struct Table {
     /// Packets under way, the oldest first.
     pub wire: Vec<Flying>,
     /// News that tasks have not taken: machine and news.
-    pub told: Vec<(u8, Told)>,
+    pub told: Vec<(u8, TaskNotice)>,
     /// Holders: modes by lock, machine and task.
     pub inside: BTreeMap<(u32, u8, u32), Mode>,
     /// Exclusion that was violated, in a sentence each.
@@ -113,11 +113,11 @@ impl Table {
             .map(|packet| Packet::decode(&packet.encode()).expect("the bytes of a packet"));
         self.wire.extend(packets.map(|packet| Flying { to: None, packet }));
         for told in out.told {
-            if let Told::Granted(lock, task, mode) = told {
+            if let TaskNotice::Granted(lock, task, mode) = told {
                 self.enter(lock, machine, task, mode);
             }
             // A test that asks knows it already.
-            if !matches!(told, Told::Queued(..)) {
+            if !matches!(told, TaskNotice::Queued(..)) {
                 self.told.push((machine, told));
             }
         }

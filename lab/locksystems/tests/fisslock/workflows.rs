@@ -3,7 +3,7 @@
 use lotus_locks::Mode::{Exclusive, Shared};
 use lotus_locksystems::fisslock::decider::Metadata;
 use lotus_locksystems::fisslock::packet::{Kind, MAX_WAITERS};
-use lotus_locksystems::fisslock::pool::Told;
+use lotus_locksystems::fisslock::pool::TaskNotice;
 use lotus_locksystems::fisslock::{Preference, Rules};
 
 use super::table::Table;
@@ -227,7 +227,7 @@ fn a_request_for_an_absent_agent_is_sent_back_16_times_then_queued_then_refused(
     table.settle();
     assert_eq!(table.count(Kind::Acquire) - before, 1 + 16);
     table.told.clear();
-    for (passed, told) in [(999_999, vec![]), (1, vec![(0, Told::Refused(0, 7))])] {
+    for (passed, told) in [(999_999, vec![]), (1, vec![(0, TaskNotice::Refused(0, 7))])] {
         table.now += passed;
         table.with(2, |pool, now, out| pool.tick(now, out));
         table.settle();
@@ -263,11 +263,11 @@ fn a_full_queue_refuses() {
         table.ask(1, task, 0, Exclusive);
         table.settle();
     }
-    assert_eq!(table.told.last(), Some(&(1, Told::Refused(0, 501))));
+    assert_eq!(table.told.last(), Some(&(1, TaskNotice::Refused(0, 501))));
     assert_eq!(table.pools[1].agent(0).map(|agent| agent.queue.len()), Some(500));
     table.ask(2, 9, 0, Shared);
     table.settle();
-    assert_eq!(table.told.last(), Some(&(2, Told::Refused(0, 9))));
+    assert_eq!(table.told.last(), Some(&(2, TaskNotice::Refused(0, 9))));
     drain(table);
 }
 
@@ -300,7 +300,7 @@ fn a_recovery_refuses_those_for_whom_the_queue_has_no_room() {
     table.settle();
     table.recover(3);
     table.settle();
-    let refused = |told: &(u8, Told)| matches!(told, (_, Told::Refused(..)));
+    let refused = |told: &(u8, TaskNotice)| matches!(told, (_, TaskNotice::Refused(..)));
     assert_eq!(table.told.iter().filter(|told| refused(told)).count(), 800 - MAX_WAITERS);
     let queue = table.pools[1].agent(0).map(|agent| agent.queue.len());
     assert_eq!(queue, Some(MAX_WAITERS));

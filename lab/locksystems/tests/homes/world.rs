@@ -3,7 +3,7 @@
 use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_locks::word::{Claimant, Mode};
 use lotus_locks::{
-    Backoff, Event, LockSystem, Notice, Pacing, Peer, Request, Said, Step, Verb, View, Waiter,
+    Backoff, Event, LockSystem, Notice, NoticeKind, Pacing, Peer, Request, Step, Verb, View, Waiter,
 };
 use lotus_locksystems::systems::{Ncosed, NcosedUse};
 use lotus_locksystems::word::NcosedWord;
@@ -192,20 +192,20 @@ impl World {
     fn tell(&self, state: &mut State, index: usize, notice: Notice) {
         let client = &mut state.clients[index];
         let says = Ncosed.says(&client.machine);
-        let (said, to, me) = (notice.said(), notice.peer(), Self::peer(index, client.round));
-        let own = match said {
-            Said::Awaits | Said::Left => notice,
-            _ => Notice::new(said, me),
+        let (kind, to, me) = (notice.kind(), notice.peer(), Self::peer(index, client.round));
+        let own = match kind {
+            NoticeKind::Awaits | NoticeKind::Left => notice,
+            _ => Notice::new(kind, me),
         };
-        let says = match (self.broken, said) {
-            (Some(Rule::SuccessorsSayTheReaders), Said::Successor) => 0,
-            (Some(Rule::WritersWaitForReaders), Said::Awaits) => 0,
-            (Some(Rule::HomesWaitForAll), Said::Awaits) => says - 1,
+        let says = match (self.broken, kind) {
+            (Some(Rule::SuccessorsSayTheReaders), NoticeKind::Successor) => 0,
+            (Some(Rule::WritersWaitForReaders), NoticeKind::Awaits) => 0,
+            (Some(Rule::HomesWaitForAll), NoticeKind::Awaits) => says - 1,
             _ => says,
         };
-        state.handed_on |= said == Said::Handover
+        state.handed_on |= kind == NoticeKind::Handover
             && self.mode(state, usize::from(to.who.node())) == Mode::Exclusive;
-        if self.broken != Some(Rule::ReadersReport) || said != Said::Left {
+        if self.broken != Some(Rule::ReadersReport) || kind != NoticeKind::Left {
             state.letters.push(Letter { to, notice: own, says });
         }
         self.step(state, index, Event::Told);
@@ -242,7 +242,7 @@ impl World {
     fn hear(&self, state: &mut State, index: usize) -> Option<Step> {
         let client = &mut state.clients[index];
         let gathers = Ncosed.gathers(&client.machine);
-        let is_heard = |(notice, _): &(Notice, u64)| gathers || notice.said() != Said::Joins;
+        let is_heard = |(notice, _): &(Notice, u64)| gathers || notice.kind() != NoticeKind::Joins;
         let number = client.unheard.iter().position(is_heard)?;
         let (notice, says) = client.unheard.remove(number);
         assert!(Ncosed.take_note(&mut client.machine, notice, says));
@@ -252,10 +252,10 @@ impl World {
     fn deliver(&self, state: &mut State, number: usize) {
         let Letter { to, notice, says } = state.letters.remove(number);
         let home = &mut state.home;
-        let said = notice.said();
-        match said {
-            Said::Left => home.left += 1,
-            Said::Awaits => {
+        let kind = notice.kind();
+        match kind {
+            NoticeKind::Left => home.left += 1,
+            NoticeKind::Awaits => {
                 assert!(home.writer.is_none(), "a home waits for one group");
                 home.writer = Some((to, says));
             }
@@ -265,7 +265,7 @@ impl World {
                 // The word names no numbers.
                 let is_meant = to.number == 0 || to == Self::peer(index, client.round);
                 if !is_meant || client.doing == Doing::Idle {
-                    assert!(self.broken.is_some(), "{said:?} to a use that has ended");
+                    assert!(self.broken.is_some(), "{kind:?} to a use that has ended");
                     return;
                 }
                 client.unheard.push((notice, says));
@@ -276,7 +276,7 @@ impl World {
             && home.left >= readers
         {
             (home.left, home.writer, state.told) = (home.left - readers, None, true);
-            let notice = Notice::new(Said::Handover, Self::peer(0, 0));
+            let notice = Notice::new(NoticeKind::Handover, Self::peer(0, 0));
             state.letters.push(Letter { to: writer, notice, says: 0 });
         }
     }

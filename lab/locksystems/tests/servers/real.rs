@@ -19,7 +19,7 @@ use lotus_locksystems::Locker;
 use lotus_locksystems::redlock::rules::Times;
 use lotus_locksystems::redlock::{Prefix, RedLockClient, RedisError, RedisServers, SocketLink};
 
-use super::grounds::{self, Ground, Keeper, LOAD, Load, OpenCore};
+use super::platforms::{self, LOAD, Load, LockBackend, OpenCore, Platform};
 use super::redis_server::{self, RedisServer};
 
 const PATIENT: Wait = Wait::Until(Nanos::NEVER);
@@ -70,7 +70,7 @@ async fn eventually(executor: &Handle, is_so: impl Fn() -> bool) {
 /// Servers that keep locks for the loads of all services.
 struct RealRedises(RedisServers);
 
-impl Keeper for RealRedises {
+impl LockBackend for RealRedises {
     type Locker = RedLockClient;
 
     fn cores(&self) -> Vec<(Endpoint, OpenCore)> {
@@ -96,15 +96,15 @@ impl Keeper for RealRedises {
 #[test]
 fn clients_of_real_servers_keep_the_promises_of_the_others() {
     let mixed = Load { refusing: 0.15, hurried: 0.2, dropped: 0.2, hurry: millis(1), ..LOAD };
-    for (count, ground) in [(1, Ground::Local), (3, Ground::Local), (3, Ground::Tcp)] {
+    for (count, platform) in [(1, Platform::Local), (3, Platform::Local), (3, Platform::Tcp)] {
         let Some(running) = redis_server::start(count) else { return };
         for load in [LOAD, mixed] {
-            let keeper = RealRedises(addresses(&running));
-            let outcome = grounds::run_keeper(keeper, ground, load);
-            assert_eq!(outcome.violations, [""; 0], "{count}, {ground:?}, {load:?}");
-            assert_eq!(outcome.used, 0, "{count}, {ground:?}, {load:?}: all keys are deleted");
-            assert!(outcome.counts.acquired > 0, "{count}, {ground:?}");
-            assert_eq!(outcome.refused > 0, load.refusing > 0.0, "{count}, {ground:?}");
+            let backend = RealRedises(addresses(&running));
+            let outcome = platforms::run_backend(backend, platform, load);
+            assert_eq!(outcome.violations, [""; 0], "{count}, {platform:?}, {load:?}");
+            assert_eq!(outcome.used, 0, "{count}, {platform:?}, {load:?}: all keys are deleted");
+            assert!(outcome.counts.acquired > 0, "{count}, {platform:?}");
+            assert_eq!(outcome.refused > 0, load.refusing > 0.0, "{count}, {platform:?}");
         }
     }
 }

@@ -20,7 +20,7 @@ use lotus_locksystems::switched::{
     SwitchedLocker,
 };
 use lotus_locksystems::trial::Referee;
-use lotus_locksystems::trial::keepers::{Done, LockUser, MEMORY, Plan, REGION};
+use lotus_locksystems::trial::server_locks::{Done, LockUser, MEMORY, Plan, REGION};
 
 pub const SWITCH: NodeId = NodeId(1);
 /// Lane of the core that recovers.
@@ -184,23 +184,23 @@ impl<M: Machines> Cluster<M> {
             let lane = open(executor, &*fabric, Endpoint { node, lane: LaneId(LANES + lane) });
             let locker = SwitchedLocker::open(machine, &places, &Rpc::new(lane.clone()), None);
             let timer = executor.handle().clone();
-            let seat = |client: u16| LockUser {
+            let user = |client: u16| LockUser {
                 locker: locker.clone(),
                 lane: lane.clone(),
                 life: life_of(number),
                 referee: Arc::clone(&referee),
-                unkept: Arc::default(),
+                lost_locks: Arc::default(),
                 plan,
                 rng: timer.env().rng(u64::from(lane.at().lane.0) << 16 | u64::from(client)),
             };
-            let seats: Vec<_> = (0..plan.clients).map(seat).collect();
+            let users: Vec<_> = (0..plan.clients).map(user).collect();
             let (ended, all) = async_channel::unbounded();
             Box::pin(async move {
-                for seat in seats {
+                for user in users {
                     let ended = ended.clone();
                     timer.spawn(async move {
                         // Received below.
-                        let _ = ended.send(seat.run().await).await;
+                        let _ = ended.send(user.run().await).await;
                     });
                 }
                 let mut sum = Done::default();
@@ -265,26 +265,26 @@ impl<M: Machines> Cluster<M> {
                 SwitchedLocker::open(Arc::clone(&machine), &places, &Rpc::new(lane.clone()), None);
             let (rng, life) = (timer.env().rng(99), life_of(number));
             let plan = Plan { hold: Duration::ZERO, ..plan };
-            let unkept = Arc::default();
-            let mut seat = LockUser { locker, lane, life, referee, unkept, plan, rng };
+            let lost_locks = Arc::default();
+            let mut user = LockUser { locker, lane, life, referee, lost_locks, plan, rng };
             let body: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
                 let until = timer.now().after(plan.patience);
                 for lock in 0..plan.locks {
-                    let locker = seat.locker.clone();
+                    let locker = user.locker.clone();
                     match locker.acquire(lock, Mode::Exclusive, Wait::Until(until)).await {
                         Ok(held) => {
-                            seat.use_lock(lock, Mode::Exclusive).await;
+                            user.use_lock(lock, Mode::Exclusive).await;
                             drop(held);
                         }
-                        Err(why) => seat.referee.violate(format!("lock {lock} at {number}: {why}")),
+                        Err(why) => user.referee.violate(format!("lock {lock} at {number}: {why}")),
                     }
                 }
-                seat.locker.quiet().await;
+                user.locker.quiet().await;
                 while !all[usize::from(number)].is_idle() && timer.now() < until {
                     timer.sleep(plan.think).await;
                 }
                 if !all[usize::from(number)].is_idle() {
-                    seat.referee.violate(format!("machine {number} is not idle"));
+                    user.referee.violate(format!("machine {number} is not idle"));
                 }
                 // Not received if the trial was given up.
                 let _ = done.send(()).await;

@@ -10,7 +10,7 @@ use lotus_fabric::tcp::{self, TcpFabric};
 use lotus_fabric::transport::Fabric;
 use lotus_locksystems::fisslock::{Homes, Preference};
 use lotus_locksystems::switched::SwitchOptions;
-use lotus_locksystems::trial::keepers::{Done, Plan};
+use lotus_locksystems::trial::server_locks::{Done, Plan};
 
 use super::cluster::{Cluster, nodes, switches};
 use super::losses;

@@ -12,7 +12,7 @@ use lotus_fabric::env::SmallRng;
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::machines::Machines;
-use lotus_fabric::rpc::{Patience, Rpc};
+use lotus_fabric::rpc::{RetryPolicy, Rpc};
 use lotus_fabric::sim::{
     Config, Fault, Limits, MemoryFate, Profile, Rates, SimFabric, SimMachines, Stop, World,
 };
@@ -20,7 +20,7 @@ use lotus_fabric::transport::Fabric;
 use lotus_locks::Roster;
 use lotus_locksystems::switched::{Places, Start, SwitchOptions, recover, recover_losses};
 use lotus_locksystems::trial::Referee;
-use lotus_locksystems::trial::keepers::{MEMORY, Plan, before};
+use lotus_locksystems::trial::server_locks::{MEMORY, Plan, before};
 use rand::Rng;
 
 use super::cluster::{COORDINATOR, Cluster, life_of, node_of, nodes, open, switch_of, switches};
@@ -72,7 +72,7 @@ struct Coordinator {
 }
 
 /// Tries of one call: they end soon enough for a switch that returns meanwhile.
-const PATIENCE: Patience = Patience::constant(Duration::from_micros(20), 50);
+const PATIENCE: RetryPolicy = RetryPolicy::constant(Duration::from_micros(20), 50);
 
 impl Coordinator {
     async fn sleep(&mut self, micros: std::ops::Range<u64>) {
@@ -215,7 +215,7 @@ pub fn start_recovering<M: Machines>(
         let timer = executor.handle().clone();
         let survivors: Vec<_> = all.collect();
         executor.handle().spawn(async move {
-            let patience = Patience::constant(Duration::from_millis(5), 1_000);
+            let patience = RetryPolicy::constant(Duration::from_millis(5), 1_000);
             let (mut epoch, mut finished) = (0, 0);
             while !is_enough.is_closed() {
                 epoch += 1;
@@ -374,8 +374,10 @@ fn recoveries_that_fail_on_their_way_are_begun_again() {
             }
             let peers = roster.clone();
             executor.handle().spawn(async move {
-                let (every, once) =
-                    (Duration::from_micros(10), Patience::constant(Duration::from_micros(20), 1));
+                let (every, once) = (
+                    Duration::from_micros(10),
+                    RetryPolicy::constant(Duration::from_micros(20), 1),
+                );
                 recover_losses(&rpc, &places, &peers, every, once, |_, _| ()).await;
             });
             executor.handle().spawn(async move {

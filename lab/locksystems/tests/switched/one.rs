@@ -21,7 +21,7 @@ use lotus_locksystems::switched::{
     AgentProgram, Machine, MachineLanes, PACKETS, Places, Start, SwitchOptions, SwitchProgram,
     SwitchedLocker,
 };
-use lotus_locksystems::trial::keepers::before;
+use lotus_locksystems::trial::server_locks::before;
 
 use super::cluster::open;
 use super::families::SIMULATED;

@@ -7,14 +7,14 @@ use std::time::Duration;
 use async_channel::{Receiver, Sender};
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::machines::Machines;
-use lotus_fabric::rpc::{Patience, Rpc};
+use lotus_fabric::rpc::{RetryPolicy, Rpc};
 use lotus_fabric::sim::{
     Config, Fault, Limits, MemoryFate, Profile, Rates, SimMachines, Stop, World,
 };
 use lotus_locks::{Mode, NotHeld, Wait};
 use lotus_locksystems::Locker;
 use lotus_locksystems::switched::{Start, SwitchedLocker, recover};
-use lotus_locksystems::trial::keepers::{MEMORY, Plan};
+use lotus_locksystems::trial::server_locks::{MEMORY, Plan};
 
 use super::cluster::{COORDINATOR, Cluster, SWITCH, node_of, nodes, open};
 use super::families::{SIMULATED, seeds};
@@ -117,7 +117,7 @@ fn lose(
             fabric.inject(Fault::Restart { node: SWITCH }).expect("it has crashed");
         });
         executor.handle().spawn(async move {
-            let patience = Patience::constant(Duration::from_micros(50), 100);
+            let patience = RetryPolicy::constant(Duration::from_micros(50), 100);
             let mut epoch = 0;
             // The loss of the switch is noticed later, and is one of its own.
             for pause in std::iter::once(Duration::ZERO).chain(switch.map(|at| at * 10)) {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId};
 use lotus_fabric::machines::Machines;
-use lotus_fabric::rpc::{Patience, Rpc, RpcError, Service};
+use lotus_fabric::rpc::{RetryPolicy, Rpc, RpcError, Service};
 use lotus_fabric::sim::{Rates, SimMachines};
 use lotus_locks::{Mode, Wait};
 use lotus_locksystems::Locker;
 use lotus_locksystems::switched::{MachineLanes, Places, RecoveryError, recover};
-use lotus_locksystems::trial::keepers::{MEMORY, Plan};
+use lotus_locksystems::trial::server_locks::{MEMORY, Plan};
 
 use super::cluster::{COORDINATOR, Cluster, node_of, open};
 use super::families::{SIMULATED, simulated};
@@ -31,7 +31,7 @@ fn recover_from(
     cluster.serve(machines, lane.node, "coordinator", move |executor: &mut Executor| {
         let rpc = Rpc::new(open(executor, &*fabric, lane));
         executor.handle().spawn(async move {
-            let patience = Patience::constant(Duration::from_micros(20), 10);
+            let patience = RetryPolicy::constant(Duration::from_micros(20), 10);
             let recovered = recover(&rpc, &places, epoch, survivors, patience).await;
             tried.send(recovered.map(|_| ())).await.expect("it is awaited");
         });

@@ -4,27 +4,31 @@ use std::rc::Rc;
 
 use lotus_fabric::ids::{Endpoint, LaneId, RemoteAddr};
 
-use super::{Core, Doing, Run, Turn};
+use super::{Core, DriveEnd, Run, RunState};
 use crate::client::GivenUp;
 use crate::client::wire::{self, Letter};
-use crate::contract::{Event, LockSystem, NotHeld, Notice, Peer, Said, Verb, Waiter};
+use crate::contract::{Event, LockSystem, NotHeld, Notice, NoticeKind, Peer, Verb, Waiter};
 
 impl<S: LockSystem> Run<S> {
     /// Sends a notice to the home of the lock, or finds the home first.
     pub(super) fn tell_home(&mut self, core: &Rc<Core<S>>, notice: Notice) {
         let home = core.homes.borrow().of(self.at);
         let Some(home) = home else {
-            self.doing = Doing::Homing(notice);
+            self.doing = RunState::Homing(notice);
             return;
         };
         let says = core.system.says(&self.state);
         core.tell_home(home, self.at, self.slot, notice, says);
         let step = self.step(core, Event::Told);
-        self.doing = Doing::Next(step);
+        self.doing = RunState::Next(step);
     }
 
     /// Finds the home of the lock, and sends it the notice.
-    pub(super) async fn find_home(&mut self, core: &Rc<Core<S>>, notice: Notice) -> Option<Turn> {
+    pub(super) async fn find_home(
+        &mut self,
+        core: &Rc<Core<S>>,
+        notice: Notice,
+    ) -> Option<DriveEnd> {
         match core.find_home(self.at).await {
             Ok(()) => {
                 self.tell_home(core, notice);
@@ -62,7 +66,7 @@ impl<S: LockSystem> Core<S> {
     fn tell_home(&self, home: Waiter, at: RemoteAddr, slot: u16, notice: Notice, says: u64) {
         let from = Peer { who: self.name(slot), number: 0 };
         let life = self.life_of(at.node());
-        let letter = Letter { said: notice.said(), at, from, to: notice.peer(), says, life };
+        let letter = Letter { kind: notice.kind(), at, from, to: notice.peer(), says, life };
         let Some(node) = self.peers.node(home.node()) else { return };
         let to = Endpoint { node, lane: LaneId(home.lane()) };
         match to == self.lane.at() {
@@ -76,7 +80,7 @@ impl<S: LockSystem> Core<S> {
     pub(in crate::client) fn count(&self, letter: &Letter) {
         let writer = self.homes.borrow_mut().count(letter);
         if let Some(writer) = writer {
-            self.tell_once(letter.at, 0, Notice::new(Said::Handover, writer), 0);
+            self.tell_once(letter.at, 0, Notice::new(NoticeKind::Handover, writer), 0);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::task::Poll;
 use lotus_fabric::env::Nanos;
 use lotus_points::may_cut;
 
-use super::{Core, Doing, Run, Turn};
+use super::{Core, DriveEnd, Run, RunState};
 use crate::contract::{Event, LockSystem, NotHeld, Notice, Step};
 
 /// End of a wait for a notice.
@@ -14,7 +14,7 @@ pub(super) enum Listened {
     /// The next step is known.
     Next,
     /// The acquisition is given up.
-    Turn(Turn),
+    Turn(DriveEnd),
     /// It is time to check whether this node can still reach the memory.
     Look,
 }
@@ -30,7 +30,7 @@ impl<S: LockSystem> Run<S> {
     /// the home of the lock, and the home has to be found first.
     #[inline]
     pub(super) fn tell(&mut self, core: &Rc<Core<S>>, notice: Notice) {
-        if S::HAS_HOMES && notice.said().is_for_home() {
+        if S::HAS_HOMES && notice.kind().is_for_home() {
             return self.tell_home(core, notice);
         }
         let says = core.system.says(&self.state);
@@ -39,22 +39,22 @@ impl<S: LockSystem> Run<S> {
             false => core.tell(self.slot, notice, says),
         }
         let step = self.step(core, Event::Told);
-        self.doing = Doing::Next(step);
+        self.doing = RunState::Next(step);
         if may_cut() && self.is_leaving {
             self.has_told(core, notice);
         }
     }
 
     /// Waits for a notice, unless the acquisition is given up.
-    pub(super) fn listen(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
+    pub(super) fn listen(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<DriveEnd> {
         let now = core.lane.executor().now();
         if self.may_stop(core, now, until) {
-            self.doing = Doing::Next(Step::Listen);
-            return Some(Turn::Stopped(NotHeld::TimedOut));
+            self.doing = RunState::Next(Step::Listen);
+            return Some(DriveEnd::Stopped(NotHeld::TimedOut));
         }
         self.has_waited |= !self.is_leaving;
         self.look_for_losses(core, now);
-        self.doing = Doing::Listening;
+        self.doing = RunState::Listening;
         None
     }
 
@@ -62,17 +62,17 @@ impl<S: LockSystem> Run<S> {
     /// long enough.
     pub(super) fn poll_notice(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Poll<Listened> {
         if self.is_told(core) {
-            self.doing = Doing::Next(Step::Listen);
+            self.doing = RunState::Next(Step::Listen);
             return Poll::Ready(Listened::Next);
         }
         if let Some(step) = self.hear(core) {
-            self.doing = Doing::Next(step);
+            self.doing = RunState::Next(step);
             return Poll::Ready(Listened::Next);
         }
         let executor = core.lane.executor();
         let now = executor.now();
         if self.may_stop(core, now, until) {
-            return Poll::Ready(Listened::Turn(Turn::Stopped(NotHeld::TimedOut)));
+            return Poll::Ready(Listened::Turn(DriveEnd::Stopped(NotHeld::TimedOut)));
         }
         if now >= self.next_look {
             return Poll::Ready(Listened::Look);
@@ -86,13 +86,13 @@ impl<S: LockSystem> Run<S> {
 
     /// Asks for a reset if a node was lost, and learns from the memory node whether this node was
     /// lost: a use that only listens would never know.
-    pub(super) async fn look(&mut self, core: &Rc<Core<S>>) -> Option<Turn> {
+    pub(super) async fn look(&mut self, core: &Rc<Core<S>>) -> Option<DriveEnd> {
         let now = core.lane.executor().now();
         self.look_for_losses(core, now);
         if S::KEEPS
-            && let Some(keeping) = core.system.keeping()
+            && let Some(keeper_rules) = core.system.keeper_rules()
         {
-            return self.watch(core, keeping).await;
+            return self.watch(core, keeper_rules).await;
         }
         match core.read_head(self.at).await {
             Err(NotHeld::Expelled) => Some(self.end(core, Err(NotHeld::Expelled))),
@@ -113,7 +113,7 @@ impl<S: LockSystem> Run<S> {
             if core.system.take_note(&mut self.state, notice, says) {
                 return Some(core.system.hear(&mut self.state, notice));
             }
-            core.notices.borrow_mut().refuse(self.slot, notice.said());
+            core.notices.borrow_mut().refuse(self.slot, notice.kind());
         }
     }
 }

@@ -9,7 +9,7 @@ use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::Buffer;
 
 use super::listening::Listened;
-use super::{BARRED, Core, DOUBT, Doing, Run, Turn, VerbAnswer};
+use super::{BARRED, Core, DOUBT, DriveEnd, Run, RunState, VerbAnswer};
 use crate::client::ENTRIES;
 use crate::contract::{Event, LockSystem, NotHeld, Step, Verb};
 use crate::word::QueuePart;
@@ -70,15 +70,15 @@ impl<S: LockSystem> Run<S> {
         core: &Rc<Core<S>>,
         time: Duration,
         until: Nanos,
-    ) -> Option<Turn> {
+    ) -> Option<DriveEnd> {
         let now = core.lane.executor().now();
         if self.may_stop(core, now, until) {
-            self.doing = Doing::Next(Step::Await(time));
-            return Some(Turn::Stopped(NotHeld::TimedOut));
+            self.doing = RunState::Next(Step::Await(time));
+            return Some(DriveEnd::Stopped(NotHeld::TimedOut));
         }
         self.has_waited |= !self.is_leaving;
         self.look_for_losses(core, now);
-        self.doing = Doing::Awaiting(now.after(time));
+        self.doing = RunState::Awaiting(now.after(time));
         None
     }
 
@@ -91,17 +91,17 @@ impl<S: LockSystem> Run<S> {
         until: Nanos,
     ) -> Poll<Listened> {
         if self.is_told(core) {
-            self.doing = Doing::Next(Step::Barred);
+            self.doing = RunState::Next(Step::Barred);
             return Poll::Ready(Listened::Next);
         }
         if let Some(step) = self.hear(core) {
-            self.doing = Doing::Next(step);
+            self.doing = RunState::Next(step);
             return Poll::Ready(Listened::Next);
         }
         let executor = core.lane.executor();
         let now = executor.now();
         if self.may_stop(core, now, until) {
-            return Poll::Ready(Listened::Turn(Turn::Stopped(NotHeld::TimedOut)));
+            return Poll::Ready(Listened::Turn(DriveEnd::Stopped(NotHeld::TimedOut)));
         }
         if now >= due {
             return Poll::Ready(Listened::Look);
@@ -113,7 +113,7 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Requests the reset of a lock whose queue has no room in this generation.
-    pub(super) fn has_no_room(&mut self, core: &Rc<Core<S>>, generation: u64) -> Option<Turn> {
+    pub(super) fn has_no_room(&mut self, core: &Rc<Core<S>>, generation: u64) -> Option<DriveEnd> {
         core.shut(self.at, Some(generation));
         core.want_room(self.at, generation);
         if self.is_leaving {
@@ -121,27 +121,27 @@ impl<S: LockSystem> Run<S> {
         }
         core.counts.borrow_mut().barred += 1;
         self.quiet(core);
-        self.doing = Doing::Full(BARRED.0, generation);
+        self.doing = RunState::Full(BARRED.0, generation);
         None
     }
 
     /// Waits until the lock has another generation. A ghost waits too: without the reset, its
     /// additions to the head would be waited for.
-    pub(super) async fn full(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
+    pub(super) async fn full(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<DriveEnd> {
         let mut asked = core.lane.executor().now();
         loop {
-            let Doing::Full(pause, generation) = self.doing else { unreachable!("it is full") };
+            let RunState::Full(pause, generation) = self.doing else { unreachable!("it is full") };
             if self.is_abandoned(core) {
                 return Some(self.abandon(core));
             }
             let now = core.lane.executor().now();
             if now >= until && !self.is_ghost {
-                return Some(Turn::Stopped(NotHeld::TimedOut));
+                return Some(DriveEnd::Stopped(NotHeld::TimedOut));
             }
             self.look_for_losses(core, now);
             let deadline = if self.is_ghost { Nanos::NEVER } else { until };
             self.wait(core, now.after(pause).min(deadline)).await;
-            self.doing = Doing::Full((pause * 2).min(BARRED.1), generation);
+            self.doing = RunState::Full((pause * 2).min(BARRED.1), generation);
             match core.read_head(self.at).await {
                 Ok(head) => {
                     let is_shut = core.stays_shut(self.at, head);
@@ -159,7 +159,7 @@ impl<S: LockSystem> Run<S> {
                     }
                 }
                 Err(NotHeld::Expelled) => return Some(self.end(core, Err(NotHeld::Expelled))),
-                Err(why) => return Some(Turn::Stopped(why)),
+                Err(why) => return Some(DriveEnd::Stopped(why)),
             }
             if core.lane.executor().now() >= asked.after(DOUBT) {
                 asked = core.lane.executor().now();

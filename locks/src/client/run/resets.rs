@@ -6,7 +6,7 @@ use std::rc::Rc;
 use lotus_fabric::env::Nanos;
 use lotus_sabotage::{Rule, broken};
 
-use super::{BARRED, Core, DOUBT, Doing, Message, Run, SEARCH, Turn};
+use super::{BARRED, Core, DOUBT, DriveEnd, Message, Run, RunState, SEARCH};
 use crate::contract::{LockSystem, NotHeld};
 
 impl<S: LockSystem> Run<S> {
@@ -47,12 +47,13 @@ impl<S: LockSystem> Run<S> {
         if self.next_look != Nanos(0) {
             core.want_reset(Message::Stalled, self.at);
         }
-        let usual = core.system.keeping().map_or(core.stall.get(), |keeping| keeping.look);
+        let usual =
+            core.system.keeper_rules().map_or(core.stall.get(), |keeper_rules| keeper_rules.look);
         self.next_look = now.after(if S::QUEUES && self.is_leaving { SEARCH } else { usual });
     }
 
     /// Waits for the end of a reset.
-    pub(super) async fn barred(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<Turn> {
+    pub(super) async fn barred(&mut self, core: &Rc<Core<S>>, until: Nanos) -> Option<DriveEnd> {
         if self.is_ghost {
             // Requests that do not wait would never learn that the reset is over.
             if S::QUEUES
@@ -63,17 +64,17 @@ impl<S: LockSystem> Run<S> {
             return Some(self.end(core, Err(NotHeld::Reset)));
         }
         loop {
-            let Doing::Barred(pause, before) = self.doing else { unreachable!("it is barred") };
+            let RunState::Barred(pause, before) = self.doing else { unreachable!("it is barred") };
             if self.is_abandoned(core) {
                 return Some(self.abandon(core));
             }
             let now = core.lane.executor().now();
             if now >= until {
-                return Some(Turn::Stopped(NotHeld::Reset));
+                return Some(DriveEnd::Stopped(NotHeld::Reset));
             }
             self.look_for_losses(core, now);
             self.wait(core, now.after(pause).min(until)).await;
-            self.doing = Doing::Barred((pause * 2).min(BARRED.1), before);
+            self.doing = RunState::Barred((pause * 2).min(BARRED.1), before);
             match core.read_head(self.at).await {
                 Ok(head) => {
                     let mut slots = core.slots.borrow_mut();
@@ -87,14 +88,14 @@ impl<S: LockSystem> Run<S> {
                     }
                 }
                 Err(NotHeld::Expelled) => return Some(self.end(core, Err(NotHeld::Expelled))),
-                Err(why) => return Some(Turn::Stopped(why)),
+                Err(why) => return Some(DriveEnd::Stopped(why)),
             }
         }
     }
 
     /// Waits for the end of a reset that this use was told of, after an atomic without an answer
     /// (I295).
-    pub(super) async fn doubt(&mut self, core: &Rc<Core<S>>, before: u32) -> Option<Turn> {
+    pub(super) async fn doubt(&mut self, core: &Rc<Core<S>>, before: u32) -> Option<DriveEnd> {
         loop {
             if self.is_abandoned(core) {
                 return Some(self.abandon(core));

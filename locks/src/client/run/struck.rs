@@ -3,7 +3,7 @@
 
 use lotus_points::passes;
 
-use super::{Core, Doing, Run};
+use super::{Core, Run, RunState};
 use crate::contract::{Event, LockSystem, Notice, Step, Verb};
 
 impl<S: LockSystem> Run<S> {
@@ -12,7 +12,7 @@ impl<S: LockSystem> Run<S> {
     #[cold]
     pub(super) fn stands(&self, core: &Core<S>) -> bool {
         let executor = core.lane.executor();
-        let stands = self.foothold.stands(|| executor.now().0);
+        let stands = self.point_state.stands(|| executor.now().0);
         if stands {
             let next = executor.now().after(std::time::Duration::from_nanos(1));
             executor.wake_at(next, executor.current());
@@ -25,11 +25,11 @@ impl<S: LockSystem> Run<S> {
     pub(super) fn has_posted(&mut self, core: &Core<S>) {
         let (now, node) = Self::here(core);
         match self.doing {
-            Doing::Verb(..) | Doing::InBatch(_) if self.is_leaving => {
-                passes!(self.foothold, now, node, ReleasePosted);
+            RunState::Verb(..) | RunState::InBatch(_) if self.is_leaving => {
+                passes!(self.point_state, now, node, ReleasePosted);
             }
-            Doing::Verb(..) => {
-                passes!(self.foothold, now, node, LockPosted);
+            RunState::Verb(..) => {
+                passes!(self.point_state, now, node, LockPosted);
             }
             _ => {}
         }
@@ -40,9 +40,9 @@ impl<S: LockSystem> Run<S> {
     #[cold]
     pub(super) fn stops_before_release(&mut self, core: &Core<S>, step: Step) -> bool {
         let (now, node) = Self::here(core);
-        let stops = passes!(self.foothold, now, node, ReleaseBegun);
+        let stops = passes!(self.point_state, now, node, ReleaseBegun);
         if stops {
-            self.doing = Doing::Next(step);
+            self.doing = RunState::Next(step);
         }
         stops
     }
@@ -53,7 +53,7 @@ impl<S: LockSystem> Run<S> {
     pub(super) fn has_answer(&mut self, core: &Core<S>, event: Event, step: Step) -> bool {
         let is_landed = matches!(event, Event::Found(_)) && step == Step::Gone(Ok(()));
         let (now, node) = Self::here(core);
-        self.is_leaving && is_landed && passes!(self.foothold, now, node, ReleaseLanded)
+        self.is_leaving && is_landed && passes!(self.point_state, now, node, ReleaseLanded)
     }
 
     /// Passes the point before a step. Returns whether the use stops at the point.
@@ -65,23 +65,23 @@ impl<S: LockSystem> Run<S> {
             Step::Tell(notice) => {
                 let peer = Self::peer(core, notice);
                 match self.is_leaving {
-                    true => passes!(self.foothold, now, node, NextUntold, with peer),
-                    false => passes!(self.foothold, now, node, QueueJoined, with peer),
+                    true => passes!(self.point_state, now, node, NextUntold, with peer),
+                    false => passes!(self.point_state, now, node, QueueJoined, with peer),
                 }
             }
             Step::Post(Verb::Write { .. }) if is_new => {
-                passes!(self.foothold, now, node, QueueJoined)
+                passes!(self.point_state, now, node, QueueJoined)
             }
             Step::Pause(_) if is_new && !core.system.can_leave(&self.state) => {
-                passes!(self.foothold, now, node, QueueJoined)
+                passes!(self.point_state, now, node, QueueJoined)
             }
             Step::Listen | Step::Await(_) if !self.is_leaving => {
-                passes!(self.foothold, now, node, TurnAwaited)
+                passes!(self.point_state, now, node, TurnAwaited)
             }
             Step::Held if self.has_waited => {
-                passes!(self.foothold, now, node, TurnSeen)
+                passes!(self.point_state, now, node, TurnSeen)
             }
-            Step::Held => passes!(self.foothold, now, node, LockAnswered),
+            Step::Held => passes!(self.point_state, now, node, LockAnswered),
             _ => false,
         }
     }
@@ -90,7 +90,7 @@ impl<S: LockSystem> Run<S> {
     #[cold]
     pub(super) fn has_told(&mut self, core: &Core<S>, notice: Notice) {
         let (now, node) = Self::here(core);
-        passes!(self.foothold, now, node, NextTold, with Self::peer(core, notice));
+        passes!(self.point_state, now, node, NextTold, with Self::peer(core, notice));
     }
 
     /// The time, and the node of this lane.

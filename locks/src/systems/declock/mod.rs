@@ -39,8 +39,8 @@ use std::time::Duration;
 use lotus_sabotage::{Rule, broken};
 
 use crate::contract::{
-    Event, LockSystem, NotHeld, Notice, Peer, Promises, Recovery, Request, Said, Step, Verb, View,
-    Waiter,
+    Event, Guarantees, LockSystem, NotHeld, Notice, NoticeKind, Peer, Recovery, Request, Step,
+    Verb, View, Waiter,
 };
 use crate::word::{Age, Arrived, DeclockFields, Head, Mode, QueueEntry, QueueHeader, QueuePart};
 
@@ -378,7 +378,7 @@ impl Declock {
                     of.next_time = self.fields.earliest(entries, behind, entry.writes, is_other);
                 }
                 let number = self.number(of.generation, turn);
-                Step::Tell(Notice::new(Said::Handover, Peer { who, number }))
+                Step::Tell(Notice::new(NoticeKind::Handover, Peer { who, number }))
             }
             None => Step::Gone(Ok(())),
         }
@@ -403,9 +403,9 @@ impl LockSystem for Declock {
         "declock"
     }
 
-    fn promises(&self) -> Promises {
+    fn guarantees(&self) -> Guarantees {
         let survives_losses = self.is_fenced();
-        Promises { shares: true, in_order: true, survives_losses, upgrades: false }
+        Guarantees { shares: true, in_order: true, survives_losses, upgrades: false }
     }
 
     fn can_leave(&self, of: &DeclockUse) -> bool {

@@ -104,7 +104,7 @@ impl Machine {
 fn told(place: u64) -> Step {
     let index = LAP + place;
     let number = FIELDS.turn(GENERATION, index);
-    Step::Tell(Notice::new(Said::Handover, Peer { who: other(index), number }))
+    Step::Tell(Notice::new(NoticeKind::Handover, Peer { who: other(index), number }))
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn who_waits_writes_its_entry_and_is_told() {
     assert_eq!(used.step(Event::Written, &[]), Step::Await(LOOK.0));
     assert!(!used.0.can_leave(&used.1));
     let peer = Peer { who: other(2), number: 0 };
-    assert_eq!(used.0.hear(&mut used.1, Notice::new(Said::Handover, peer)), Step::Held);
+    assert_eq!(used.0.hear(&mut used.1, Notice::new(NoticeKind::Handover, peer)), Step::Held);
 }
 
 #[test]

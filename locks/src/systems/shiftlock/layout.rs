@@ -10,7 +10,7 @@ use crate::word::{Head, ShiftWord, WideShiftWord};
 
 /// An operation of a use on the lock.
 #[derive(Clone, Copy, Debug)]
-pub enum Deed<W> {
+pub enum LockOperation<W> {
     /// Reads the lock.
     Read,
     /// Counts a reader.
@@ -89,9 +89,9 @@ pub trait Layout: Copy + Eq + Hash + Debug + Default + 'static {
     fn is_later(says: u64, other: u64) -> bool;
 
     /// The verb of a deed, with masked atomics or without.
-    fn verb(deed: Deed<Self>, has_masks: bool) -> Verb;
+    fn verb(deed: LockOperation<Self>, has_masks: bool) -> Verb;
     /// The operands of a deed on two words, where [`Self::verb`] is [`Verb::Wide`].
-    fn wide(deed: Deed<Self>) -> WideVerb;
+    fn wide(deed: LockOperation<Self>) -> WideVerb;
 }
 
 impl Layout for ShiftWord {
@@ -191,26 +191,28 @@ impl Layout for ShiftWord {
     }
 
     #[inline(always)]
-    fn verb(deed: Deed<Self>, has_masks: bool) -> Verb {
+    fn verb(deed: LockOperation<Self>, has_masks: bool) -> Verb {
         match deed {
-            Deed::Read => Verb::Read,
-            Deed::Join => Verb::Add(Self::READER),
-            Deed::Withdraw(seen) => {
+            LockOperation::Read => Verb::Read,
+            LockOperation::Join => Verb::Add(Self::READER),
+            LockOperation::Withdraw(seen) => {
                 let new = seen.word().wrapping_sub(Self::READER);
                 Verb::Swap { expected: seen.word(), new }
             }
-            Deed::Leave => Verb::Add(Self::RELEASE.wrapping_sub(Self::READER)),
-            Deed::Enqueue(who, _) if has_masks => {
+            LockOperation::Leave => Verb::Add(Self::RELEASE.wrapping_sub(Self::READER)),
+            LockOperation::Enqueue(who, _) if has_masks => {
                 Verb::Exchange { mask: Self::TAIL, new: Self::of(0).with_tail(who.raw()).word() }
             }
-            Deed::Enqueue(who, seen) => {
+            LockOperation::Enqueue(who, seen) => {
                 Verb::Swap { expected: seen.word(), new: seen.with_tail(who.raw()).word() }
             }
-            Deed::Close(seen) if has_masks => {
+            LockOperation::Close(seen) if has_masks => {
                 Verb::SwapPart { expected: seen.word(), new: seen.closed().word() }
             }
-            Deed::Close(seen) => Verb::Swap { expected: seen.word(), new: seen.closed().word() },
-            Deed::Count(epoch) => {
+            LockOperation::Close(seen) => {
+                Verb::Swap { expected: seen.word(), new: seen.closed().word() }
+            }
+            LockOperation::Count(epoch) => {
                 let epoch = match epoch {
                     None => 0,
                     Some(false) => Self::EPOCH,
@@ -221,7 +223,7 @@ impl Layout for ShiftWord {
         }
     }
 
-    fn wide(deed: Deed<Self>) -> WideVerb {
+    fn wide(deed: LockOperation<Self>) -> WideVerb {
         unreachable!("{deed:?} is done to one word")
     }
 }
@@ -308,29 +310,31 @@ impl Layout for WideShiftWord {
         !said(says).is_said_since(other)
     }
 
-    fn verb(deed: Deed<Self>, _: bool) -> Verb {
+    fn verb(deed: LockOperation<Self>, _: bool) -> Verb {
         match deed {
-            Deed::Read => Verb::Read,
+            LockOperation::Read => Verb::Read,
             _ => Verb::Wide,
         }
     }
 
-    fn wide(deed: Deed<Self>) -> WideVerb {
+    fn wide(deed: LockOperation<Self>) -> WideVerb {
         let adds = |addend| WideVerb::Add { addend, boundary: Self::BOUNDARY };
         let (compare, compare_mask, swap, swap_mask) = match deed {
-            Deed::Join => return adds(Self::READER),
-            Deed::Leave => return adds(Self::RELEASE | Self::READER_LESS),
-            Deed::Count(epoch) => {
+            LockOperation::Join => return adds(Self::READER),
+            LockOperation::Leave => return adds(Self::RELEASE | Self::READER_LESS),
+            LockOperation::Count(epoch) => {
                 return adds(Self::RELEASE | if epoch.is_some() { Self::EPOCH } else { 0 });
             }
-            Deed::Withdraw(seen) => {
+            LockOperation::Withdraw(seen) => {
                 let new =
                     seen.with_readers(seen.readers().wrapping_sub(1) % (Self::MAX_READERS + 1));
                 (seen.value(), u128::MAX, new.value(), u128::MAX)
             }
-            Deed::Enqueue(who, _) => (0, 0, who.raw().into(), Self::TAIL),
-            Deed::Close(seen) => (seen.value(), Self::TAIL, seen.closed().value(), Self::CLOSED),
-            Deed::Read => unreachable!("a READ is none of them"),
+            LockOperation::Enqueue(who, _) => (0, 0, who.raw().into(), Self::TAIL),
+            LockOperation::Close(seen) => {
+                (seen.value(), Self::TAIL, seen.closed().value(), Self::CLOSED)
+            }
+            LockOperation::Read => unreachable!("a READ is none of them"),
         };
         WideVerb::Swap(WideSwap { compare, compare_mask, swap, swap_mask })
     }

@@ -49,8 +49,8 @@ impl Machine {
     }
 
     /// Hears a notice, if it is for this use.
-    fn hear(&mut self, said: Said, says: ShiftWord) -> Option<Step> {
-        let notice = Notice::new(said, OTHER);
+    fn hear(&mut self, kind: NoticeKind, says: ShiftWord) -> Option<Step> {
+        let notice = Notice::new(kind, OTHER);
         let is_known = self.0.take_note(&mut self.1, notice, says.word());
         is_known.then(|| self.0.hear(&mut self.1, notice))
     }
@@ -64,8 +64,8 @@ const fn free(releases: u32) -> ShiftWord {
     ShiftWord::free(releases)
 }
 
-const fn tell(said: Said) -> Step {
-    Step::Tell(Notice::new(said, OTHER))
+const fn tell(kind: NoticeKind) -> Step {
+    Step::Tell(Notice::new(kind, OTHER))
 }
 
 fn add(summand: u64) -> Step {
@@ -182,22 +182,22 @@ fn second(says: ShiftWord) -> Machine {
     let mut used = Machine::writer();
     used.step(Event::Begin);
     let peer = Peer { number: 0, ..OTHER };
-    let told = Step::Tell(Notice::new(Said::Successor, peer));
+    let told = Step::Tell(Notice::new(NoticeKind::Successor, peer));
     assert_eq!(used.find(free(5).with_tail(OTHER.who.raw()).with_readers(2)), told);
     assert_eq!(used.says(), free(5));
     assert_eq!(used.step(Event::Told), Step::Listen);
     assert!(!used.0.can_leave(&used.1));
-    assert_eq!(used.hear(Said::Handover, says), Some(Step::Held));
+    assert_eq!(used.hear(NoticeKind::Handover, says), Some(Step::Held));
     used
 }
 
 #[test]
 fn a_lock_is_handed_over_when_its_release_was_counted() {
     let mut used = second(free(6).with_readers(1));
-    assert_eq!(used.hear(Said::Successor, free(5)), Some(Step::Held));
+    assert_eq!(used.hear(NoticeKind::Successor, free(5)), Some(Step::Held));
     assert_eq!(used.step(Event::Leave), add(ShiftWord::RELEASE));
     let found = free(6).with_tail(OTHER.who.raw()).with_readers(2);
-    assert_eq!(used.find(found), tell(Said::Handover));
+    assert_eq!(used.find(found), tell(NoticeKind::Handover));
     assert_eq!(used.says(), free(7).with_readers(2), "the count, and two writers in a row");
     assert_eq!(used.step(Event::Told), DONE);
 }
@@ -206,11 +206,11 @@ fn a_lock_is_handed_over_when_its_release_was_counted() {
 fn after_so_many_writers_the_readers_have_the_lock() {
     for is_odd in [false, true] {
         let mut used = second(free(LAST).with_readers(2).in_epoch(is_odd));
-        used.hear(Said::Successor, free(5));
+        used.hear(NoticeKind::Successor, free(5));
         let epoch = if is_odd { ShiftWord::EPOCH.wrapping_neg() } else { ShiftWord::EPOCH };
         assert_eq!(used.step(Event::Leave), add(ShiftWord::RELEASE.wrapping_add(epoch)));
         let found = free(LAST).with_tail(OTHER.who.raw()).with_readers(4).in_epoch(is_odd);
-        assert_eq!(used.find(found), tell(Said::ModeChanged));
+        assert_eq!(used.find(found), tell(NoticeKind::ModeChanged));
         assert_eq!(
             used.says(),
             free(4).in_epoch(!is_odd),
@@ -227,7 +227,7 @@ fn whoever_is_told_of_readers_waits_for_as_many_releases() {
     used.find(free(5).with_tail(OTHER.who.raw()));
     used.step(Event::Told);
     let says = free(8).in_epoch(true);
-    assert_eq!(used.hear(Said::ModeChanged, says), Some(READ));
+    assert_eq!(used.hear(NoticeKind::ModeChanged, says), Some(READ));
     assert_eq!(used.find(free(7).with_tail(ME.raw()).in_epoch(true)), WAITS);
     assert_eq!(used.step(Event::Paused), READ);
     assert_eq!(used.find(free(8).with_tail(ME.raw()).in_epoch(true).with_readers(1)), Step::Held);
@@ -243,8 +243,8 @@ fn whoever_was_followed_waits_until_it_knows_by_whom() {
     used.find(free(5));
     used.step(Event::Leave);
     assert_eq!(used.find(free(5).with_tail(OTHER.who.raw())), Step::Listen);
-    assert_eq!(used.hear(Said::Successor, free(4)), None, "to a former use of the name");
-    assert_eq!(used.hear(Said::Successor, free(5)), Some(add(ShiftWord::RELEASE)));
+    assert_eq!(used.hear(NoticeKind::Successor, free(4)), None, "to a former use of the name");
+    assert_eq!(used.hear(NoticeKind::Successor, free(5)), Some(add(ShiftWord::RELEASE)));
 }
 
 #[test]
@@ -254,17 +254,17 @@ fn a_successor_is_believed_whose_count_is_no_smaller() {
         [(5, true), (6, true), (4 + half, true), (4, false), (5 + half, false), (LAST, false)]
     {
         let mut used = second(free(6));
-        assert_eq!(used.hear(Said::Successor, free(says)).is_some(), is_believed, "{says}");
+        assert_eq!(used.hear(NoticeKind::Successor, free(says)).is_some(), is_believed, "{says}");
         // As published, every one.
         let mut used = Machine::new(Recovery::Paper, Mode::Exclusive, true);
         used.step(Event::Begin);
         used.find(free(5));
-        assert!(used.hear(Said::Successor, free(says)).is_some());
+        assert!(used.hear(NoticeKind::Successor, free(says)).is_some());
         // A reader has no successor.
         let mut used = Machine::reader();
         used.step(Event::Begin);
         used.find(free(5));
-        assert_eq!(used.hear(Said::Successor, free(says)), None);
+        assert_eq!(used.hear(NoticeKind::Successor, free(says)), None);
     }
     let later = ShiftLock::LATER.expect("the word has no numbers");
     assert!(later(free(1).word(), free(LAST).word()) && !later(free(LAST).word(), free(1).word()));
@@ -299,8 +299,8 @@ fn as_published_a_lock_is_handed_over_with_the_atomic_that_counts_it() {
     let mut used = Machine::new(Recovery::Paper, Mode::Exclusive, true);
     used.step(Event::Begin);
     used.find(free(5));
-    used.hear(Said::Successor, free(5));
-    assert_eq!(used.step(Event::Leave), tell(Said::Handover));
+    used.hear(NoticeKind::Successor, free(5));
+    assert_eq!(used.step(Event::Leave), tell(NoticeKind::Handover));
     assert_eq!(used.says(), free(6).with_readers(1));
     assert_eq!(used.step(Event::Told), add(ShiftWord::RELEASE));
     assert_eq!(used.find(free(5)), DONE);
@@ -324,7 +324,7 @@ fn under_way(recovery: Recovery) -> Vec<(Machine, Step)> {
     gives_up.step(Event::Leave);
     let mut counts = begun(writer());
     counts.find(free(5));
-    counts.hear(Said::Successor, free(5));
+    counts.hear(NoticeKind::Successor, free(5));
     counts.1.writers = 2;
     counts.step(Event::Leave);
     vec![
@@ -370,7 +370,7 @@ fn a_leap_of_the_count_ends_waits_and_releases_as_published() {
     let before = free(5).with_tail(9).with_readers(1);
     let freed = before.freed().plus(3).in_epoch(true);
     for (recovery, is_seen) in [(Recovery::Paper, true), (Recovery::Fenced, false)] {
-        assert_eq!(ShiftLock::new(recovery, 3).keeping().is_some(), is_seen);
+        assert_eq!(ShiftLock::new(recovery, 3).keeper_rules().is_some(), is_seen);
         let reader = || {
             let mut used = Machine::new(recovery, Mode::Shared, true);
             used.step(Event::Begin);
@@ -406,9 +406,9 @@ fn a_turn_is_for_whoever_waits_as_published() {
     let mut used = Machine::new(Recovery::Paper, Mode::Exclusive, true);
     used.step(Event::Begin);
     used.find(free(5));
-    assert_eq!(used.hear(Said::Handover, free(9)), None, "it holds the lock");
+    assert_eq!(used.hear(NoticeKind::Handover, free(9)), None, "it holds the lock");
     let mut used = Machine::new(Recovery::Paper, Mode::Exclusive, true);
     used.step(Event::Begin);
     used.find(free(5).with_tail(OTHER.who.raw()));
-    assert_eq!(used.hear(Said::Handover, free(9)), Some(Step::Held));
+    assert_eq!(used.hear(NoticeKind::Handover, free(9)), Some(Step::Held));
 }

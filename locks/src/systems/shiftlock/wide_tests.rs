@@ -64,8 +64,8 @@ impl Machine {
         self.step(event, &[])
     }
 
-    fn hears(&mut self, said: Said, says: u64) -> Step {
-        let notice = Notice::new(said, OTHER);
+    fn hears(&mut self, kind: NoticeKind, says: u64) -> Step {
+        let notice = Notice::new(kind, OTHER);
         assert!(self.0.take_note(&mut self.1, notice, says));
         self.0.hear(&mut self.1, notice)
     }
@@ -148,11 +148,11 @@ fn a_writer_waits_for_the_readers_that_were_there() {
 /// A writer behind another one, which is handed the lock.
 fn second(lock: WideShiftWord, says: WideShiftWord, writers: u16) -> Machine {
     let mut used = Machine::begun(Mode::Exclusive, lock.with_tail(OTHER.who.raw()));
-    let told = Step::Tell(Notice::new(Said::Successor, Peer { number: 0, ..OTHER }));
+    let told = Step::Tell(Notice::new(NoticeKind::Successor, Peer { number: 0, ..OTHER }));
     assert_eq!(used.lands(), told);
     assert_eq!(used.2, lock.with_tail(ME.raw()));
     assert_eq!(used.does(Event::Told), Step::Listen);
-    assert_eq!(used.hears(Said::Handover, says.says(writers)), Step::Held);
+    assert_eq!(used.hears(NoticeKind::Handover, says.says(writers)), Step::Held);
     used
 }
 
@@ -160,8 +160,8 @@ fn second(lock: WideShiftWord, says: WideShiftWord, writers: u16) -> Machine {
 #[test]
 fn a_lock_is_handed_over_with_the_atomic_that_counts_it() {
     let mut used = second(free(u64::MAX - 1).with_readers(2), free(u64::MAX), 1);
-    used.hears(Said::Successor, free(u64::MAX - 1).says(0));
-    assert_eq!(used.does(Event::Leave), Step::Tell(Notice::new(Said::Handover, OTHER)));
+    used.hears(NoticeKind::Successor, free(u64::MAX - 1).says(0));
+    assert_eq!(used.does(Event::Leave), Step::Tell(Notice::new(NoticeKind::Handover, OTHER)));
     assert_eq!(used.says(), free(0).says(2), "the count, and two writers in a row");
     assert_eq!(used.does(Event::Told), WIDE);
     let before = used.2;
@@ -174,9 +174,9 @@ fn after_so_many_writers_the_readers_have_the_lock() {
     for is_odd in [false, true] {
         let lock = free(7).with_readers(4).in_epoch(is_odd);
         let mut used = second(lock, lock, 2);
-        used.hears(Said::Successor, lock.says(0));
+        used.hears(NoticeKind::Successor, lock.says(0));
         assert_eq!(used.does(Event::Leave), WIDE);
-        assert_eq!(used.lands(), Step::Tell(Notice::new(Said::ModeChanged, OTHER)));
+        assert_eq!(used.lands(), Step::Tell(Notice::new(NoticeKind::ModeChanged, OTHER)));
         assert_eq!(used.2, lock.with_tail(ME.raw()).plus(1).in_epoch(!is_odd));
         let left = free(7 + 1 + 4).in_epoch(!is_odd);
         assert_eq!(used.says(), left.says(0), "its release, and those of four readers");
@@ -193,8 +193,8 @@ fn whoever_was_followed_waits_until_it_knows_by_whom() {
     used.does(Event::Leave);
     assert_eq!(used.lands(), Step::Listen);
     assert_eq!(used.2, before, "the name of another stays");
-    let told = Step::Tell(Notice::new(Said::Handover, OTHER));
-    assert_eq!(used.hears(Said::Successor, free(5).says(0)), told);
+    let told = Step::Tell(Notice::new(NoticeKind::Handover, OTHER));
+    assert_eq!(used.hears(NoticeKind::Successor, free(5).says(0)), told);
 }
 
 /// The keeper has freed the lock: half of the range more, and nothing else.
@@ -202,9 +202,9 @@ fn whoever_was_followed_waits_until_it_knows_by_whom() {
 fn a_leap_of_the_count_ends_waits_and_releases() {
     let before = free(5).with_tail(OTHER.who.raw()).with_readers(1);
     let freed = before.freed().plus(3).in_epoch(true);
-    let keeping = ShiftLockWide::published(3).keeping().expect("there is a keeper");
-    assert_eq!((keeping.freed)(before.words()), free(5 | 1 << 63).words());
-    assert_eq!((keeping.count)(before.words()), 5);
+    let keeper_rules = ShiftLockWide::published(3).keeper_rules().expect("there is a keeper");
+    assert_eq!((keeper_rules.freed)(before.words()), free(5 | 1 << 63).words());
+    assert_eq!((keeper_rules.count)(before.words()), 5);
     let mut reader = Machine::begun(Mode::Shared, before);
     assert!(!reader.0.was_freed(&reader.1, freed.words()), "it is not in the words");
     reader.lands();
@@ -223,7 +223,7 @@ fn a_leap_of_the_count_ends_waits_and_releases() {
 #[test]
 fn it_is_as_published_only_and_in_sixteen_bytes_and_an_era() {
     let system = ShiftLockWide::published(3);
-    assert!(system.head().is_none() && !system.promises().survives_losses);
+    assert!(system.head().is_none() && !system.guarantees().survives_losses);
     assert_eq!((system.object_bytes(), ShiftLockWide::ALIGNMENT), (32, 16));
     let first = |lock: WideShiftWord| lock.words()[0];
     assert!(system.is_free(first(free(7).in_epoch(true))));

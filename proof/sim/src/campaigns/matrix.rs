@@ -30,10 +30,10 @@ use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
 use lotus_points::{Family, FaultPoint, Pieces, Place};
 
 use crate::drive::run::{Budget, run};
-use crate::scenario::authority::Distance;
+use crate::scenario::authority::AuthorityDelays;
 use crate::scenario::format::{Load, Network, Scenario, ScenarioError, Topology, Workload};
 use crate::scenario::lives::Lives;
-use crate::scenario::strike::{Blow, Strike, Victim};
+use crate::scenario::strike::{Strike, StrikeFault, Victim};
 use crate::verdict::Violation;
 
 /// Role of a struck node in the step.
@@ -183,12 +183,12 @@ fn concerns_transaction(point: FaultPoint, role: Role) -> Result<(), &'static st
 }
 
 /// Whether a step has a piece at this place, in any cluster of the matrix.
-fn exists(point: FaultPoint, place: Place, doubt: Doubt) -> bool {
+fn exists(point: FaultPoint, place: Place, outcome: RecoveryOutcome) -> bool {
     let two = match point {
         // One of three memory nodes is lost, so two pieces remain.
         FaultPoint::CarryOver => true,
         // A commit that goes forward is repaired on the two backups first.
-        FaultPoint::Repair => doubt == Doubt::Forward,
+        FaultPoint::Repair => outcome == RecoveryOutcome::Forward,
         _ => false,
     };
     !(two && place == Place::Middle) && Place::of(point.pieces()).contains(&place)
@@ -196,14 +196,14 @@ fn exists(point: FaultPoint, place: Place, doubt: Doubt) -> bool {
 
 /// Outcome of the recovered transaction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Doubt {
+pub enum RecoveryOutcome {
     /// Undone.
     Back,
     /// Finished: the transaction is already visible somewhere.
     Forward,
 }
 
-impl Doubt {
+impl RecoveryOutcome {
     /// Outcomes that make a difference to a step.
     fn of(point: FaultPoint) -> &'static [Self] {
         use FaultPoint as P;
@@ -239,7 +239,7 @@ pub struct Coordinate {
     /// Second node, struck at the same moment.
     pub also: Option<Role>,
     /// Outcome of the recovered transaction, for steps of recovery.
-    pub doubt: Doubt,
+    pub outcome: RecoveryOutcome,
     /// Locks of the transactions.
     pub locks: Locks,
 }
@@ -258,7 +258,7 @@ impl fmt::Display for Coordinate {
         if let Some(also) = self.also {
             write!(f, "+{}", also.name())?;
         }
-        if self.doubt == Doubt::Forward {
+        if self.outcome == RecoveryOutcome::Forward {
             f.write_str("/forward")?;
         }
         on_memory::name(self.locks).map_or(Ok(()), |name| write!(f, "/{name}"))
@@ -277,11 +277,11 @@ pub fn all() -> Vec<Coordinate> {
     let mut all = Vec::new();
     for point in points() {
         for locks in on_memory::systems(point).iter().copied() {
-            for doubt in Doubt::of(point).iter().copied() {
+            for outcome in RecoveryOutcome::of(point).iter().copied() {
                 let places = Place::ALL.iter().copied();
-                for place in places.filter(|place| exists(point, *place, doubt)) {
+                for place in places.filter(|place| exists(point, *place, outcome)) {
                     let (manner, role, also) = (Manner::Crash, Role::Coordinator, None);
-                    let one = Coordinate { point, place, manner, role, also, doubt, locks };
+                    let one = Coordinate { point, place, manner, role, also, outcome, locks };
                     all.extend(one.with_roles());
                 }
             }
@@ -396,7 +396,7 @@ impl Coordinate {
             storm_us: STORM_US,
             calm_us: CALM_US,
             steady: false,
-            authority: Distance::default(),
+            authority: AuthorityDelays::default(),
             lives: Lives::default(),
             cluster,
             workload,
@@ -467,8 +467,8 @@ impl Coordinate {
 
     fn strikes(&self) -> Vec<Strike> {
         let blow = match self.manner {
-            Manner::Crash => Blow::Crash,
-            Manner::Pause => Blow::Pause(PAUSE_US),
+            Manner::Crash => StrikeFault::Crash,
+            Manner::Pause => StrikeFault::Pause(PAUSE_US),
         };
         let family = self.point.family();
         let own = matches!(family, Family::Transaction | Family::MemoryLock | Family::Upkeep);
@@ -495,9 +495,9 @@ impl Coordinate {
 
     /// Strike that leaves a transaction in doubt.
     fn first_death(&self) -> Strike {
-        let point = match self.doubt {
-            Doubt::Back => FaultPoint::CellsLanded,
-            Doubt::Forward => FaultPoint::VisibleOnBackups,
+        let point = match self.outcome {
+            RecoveryOutcome::Back => FaultPoint::CellsLanded,
+            RecoveryOutcome::Forward => FaultPoint::VisibleOnBackups,
         };
         Strike {
             point,
@@ -506,7 +506,7 @@ impl Coordinate {
             after_us: WARM_US,
             by: Some(DEAD_NODE),
             victims: vec![Victim::Passer],
-            blow: Blow::Crash,
+            blow: StrikeFault::Crash,
         }
     }
 

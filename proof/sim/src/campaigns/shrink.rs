@@ -6,7 +6,7 @@
 use lotus_benchmarks::config::Inline;
 
 use crate::drive::run::{Budget, run};
-use crate::scenario::authority::Distance;
+use crate::scenario::authority::AuthorityDelays;
 use crate::scenario::format::Scenario;
 
 /// Simplifies a scenario that violates `property` with the seed `seed`. `after` is called after
@@ -67,7 +67,7 @@ fn simpler(scenario: &Scenario) -> Vec<Scenario> {
     with(&|s| s.rates.verb_delay = 0.0);
     with(&|s| s.rates.torn_writes = 0.0);
     with(&|s| s.rates.torn_reads = 0.0);
-    with(&|s| s.authority = Distance::default());
+    with(&|s| s.authority = AuthorityDelays::default());
     with(&|s| s.authority.silences.clear());
     with(&|s| s.authority.loss = 0.0);
     with(&|s| s.authority.delay_max_us = 0);

@@ -14,7 +14,7 @@ use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::scenario::authority::{Distance, Silence, Starts};
+use crate::scenario::authority::{AuthorityDelays, Silence, Starts};
 use crate::scenario::format::{Load, Network, Scenario, Topology, Workload};
 use crate::scenario::lives::Lives;
 use crate::scenario::memory_returns;
@@ -92,7 +92,7 @@ fn draw(seed: u64, given: Option<Locks>) -> Scenario {
         schedule: Vec::new(),
         strikes: Vec::new(),
         steady: false,
-        authority: Distance::default(),
+        authority: AuthorityDelays::default(),
         lives: Lives::default(),
     };
     let drawn = schedule(&mut rng, &scenario);
@@ -157,7 +157,7 @@ fn draw_apart(
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xD157_A9CE);
     // Without a lease no question is asked.
     if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
-        scenario.authority = distance(&mut rng, scenario);
+        scenario.authority = delays(&mut rng, scenario);
     }
     if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
         put_back(drawn, scenario);
@@ -285,18 +285,18 @@ fn put_back(drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
 }
 
 /// An authority that answers late, loses some questions and answers, and is silent now and then.
-fn distance(rng: &mut SmallRng, scenario: &Scenario) -> Distance {
+fn delays(rng: &mut SmallRng, scenario: &Scenario) -> AuthorityDelays {
     let silence = |rng: &mut SmallRng| Silence {
         at_us: rng.random_range(0..scenario.storm_us),
         lasting_us: rng.random_range(0..3 * scenario.cluster.lease_us),
     };
     let silences = (0..rng.random_range(0..=2)).map(|_| silence(rng)).collect();
-    Distance {
+    AuthorityDelays {
         delay_max_us: pick(rng, &[0, 5, 20, 60]),
         loss: pick(rng, &[0.0, 0.05, 0.3]),
         patience_us: pick(rng, &[50, 200]),
         silences,
-        ..Distance::default()
+        ..AuthorityDelays::default()
     }
 }
 

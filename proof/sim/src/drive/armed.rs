@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::SimFabric;
-use lotus_points::{Fate, Guard, Passage, Striker, strikes_on_this_thread};
+use lotus_points::{FaultInjector, Guard, Passage, PassageOutcome, strikes_on_this_thread};
 
 use crate::scenario::format::Scenario;
-use crate::scenario::strike::{Blow, Strike, Victim};
+use crate::scenario::strike::{Strike, StrikeFault, Victim};
 
 /// Registration of a scenario's strikes on this thread; ends when dropped.
 pub(crate) struct Armed {
@@ -22,7 +22,7 @@ impl Armed {
     pub(crate) fn new(scenario: &Scenario, fabric: SimFabric) -> Self {
         let happened = Rc::new(Cell::new(0));
         let due = scenario.strikes.iter().map(|strike| (strike.clone(), strike.passage));
-        let striker = Blows {
+        let striker = ArmedStrikes {
             due: due.collect(),
             met: None,
             until: scenario.storm(),
@@ -39,7 +39,7 @@ impl Armed {
     }
 }
 
-struct Blows {
+struct ArmedStrikes {
     /// Strikes not met yet, each with the number of passages to come.
     due: Vec<(Strike, u32)>,
     /// Strike that was met, to happen next.
@@ -50,7 +50,7 @@ struct Blows {
     happened: Rc<Cell<u64>>,
 }
 
-impl Striker for Blows {
+impl FaultInjector for ArmedStrikes {
     fn meets(&mut self, passage: &Passage) -> bool {
         let now = self.fabric.now();
         if self.met.is_some() || now >= self.until {
@@ -73,10 +73,10 @@ impl Striker for Blows {
         true
     }
 
-    fn strike(&mut self, passage: &Passage) -> Fate {
-        let Some(strike) = self.met.take() else { return Fate::Go };
+    fn strike(&mut self, passage: &Passage) -> PassageOutcome {
+        let Some(strike) = self.met.take() else { return PassageOutcome::Go };
         self.happened.set(self.happened.get() + 1);
-        let mut fate = Fate::Go;
+        let mut outcome = PassageOutcome::Go;
         for victim in &strike.victims {
             let node = match victim {
                 Victim::Passer => passage.node,
@@ -86,10 +86,10 @@ impl Striker for Blows {
             let fault = strike.blow.fault(NodeId(node), self.first_compute_node);
             self.fabric.inject(fault).expect("the scenario names nodes that there are");
             if node == passage.node {
-                let halts = strike.blow == Blow::Crash;
-                fate = if halts { Fate::Halt } else { Fate::Pause };
+                let halts = strike.blow == StrikeFault::Crash;
+                outcome = if halts { PassageOutcome::Halt } else { PassageOutcome::Pause };
             }
         }
-        fate
+        outcome
     }
 }

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use lotus_benchmarks::deployment::{DeployError, Host, Seat};
+use lotus_benchmarks::deployment::{DeployError, Host, TaskPlace};
 use lotus_benchmarks::engine::{
     AbortReason, Finish, Item, Ordered, Receipt, StoredRow, Txn, TxnEngine, TxnError, TxnKind,
 };
@@ -25,7 +25,7 @@ const MOST_PATIENCE_NS: u64 = 15_000;
 
 /// Behaviour of the clients of one run.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct Impatience {
     /// Share of transactions that the client abandons.
     pub(crate) impatience: f64,
     /// Seed of the run.
@@ -35,13 +35,15 @@ pub(crate) struct Patience {
 /// A coroutine slot with a client that may give up.
 pub(crate) struct Client {
     slot: Rc<Slot>,
-    patience: Patience,
+    patience: Impatience,
     rng: RefCell<SmallRng>,
 }
 
 impl Client {
-    pub(crate) fn new(slot: Slot, seat: Seat, patience: Patience) -> Self {
-        let place = (seat.cn as u64) << 32 | (seat.thread as u64) << 16 | seat.task as u64;
+    pub(crate) fn new(slot: Slot, task_place: TaskPlace, patience: Impatience) -> Self {
+        let place = (task_place.cn as u64) << 32
+            | (task_place.thread as u64) << 16
+            | task_place.task as u64;
         let rng = SmallRng::seed_from_u64(patience.seed ^ place.rotate_left(13));
         Self { slot: Rc::new(slot), patience, rng: RefCell::new(rng) }
     }

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lotus::{
-    Cluster, Isolation, LockWait, Nanos, PrimaryKey, Seat, Session, SnapshotLabel, Submitted,
-    TableId, TableSpec, TxnError,
+    Cluster, CoordinatorId, Isolation, LockWait, Nanos, PrimaryKey, Session, SnapshotLabel,
+    Submitted, TableId, TableSpec, TxnError,
 };
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{
@@ -60,13 +60,13 @@ const PIECES: usize = 1 << 16;
 
 type Key = [u8; KEY_BYTES];
 /// Rows by key, and whether the client was told of the commit.
-type ToldRows = BTreeMap<Key, bool>;
+type ReportedRows = BTreeMap<Key, bool>;
 
 /// Rows of the two tables, and counters of the clients of a life.
 #[derive(Default)]
 struct Ledger {
-    sorted: ToldRows,
-    plain: ToldRows,
+    sorted: ReportedRows,
+    plain: ReportedRows,
     /// Attempts and added rows of this life.
     attempts: u64,
     added: u64,
@@ -91,7 +91,7 @@ impl Ledger {
         self.wrong.is_none()
     }
 
-    fn tables(&mut self) -> [&mut ToldRows; 2] {
+    fn tables(&mut self) -> [&mut ReportedRows; 2] {
         [&mut self.sorted, &mut self.plain]
     }
 
@@ -222,8 +222,8 @@ impl Stage<'_> {
 
     /// Adds rows on all coordinators, while compute nodes crash and return.
     fn grow(&mut self, cluster: &Cluster<SimMachines>, tables: [TableId; 2]) {
-        let seats: Vec<Seat> = cluster.seats().collect();
-        let clients = seats.len() * self.plan.clients as usize;
+        let coordinator_ids: Vec<CoordinatorId> = cluster.coordinators().collect();
+        let clients = coordinator_ids.len() * self.plan.clients as usize;
         let nodes = cluster.config().compute_nodes;
         let crashes = if nodes > 1 { self.plan.returns } else { 0 };
         let mut crashes: Vec<usize> =
@@ -232,13 +232,13 @@ impl Stage<'_> {
         let most = (self.plan.returns == 0).then_some(MOST_ATTEMPTS * clients as u64);
         open(self.ledger).begin(most);
         let mut jobs: Vec<Submitted<()>> = Vec::new();
-        let client = |seat: Seat, number: usize| {
+        let client = |coordinator_id: CoordinatorId, number: usize| {
             let share = u64::from(self.plan.rows) / clients as u64 + 1;
             let first = number as u64 * share;
-            self.submit(cluster, seat, tables, first..first + share)
+            self.submit(cluster, coordinator_id, tables, first..first + share)
         };
         for number in 0..clients {
-            jobs.push(client(seats[number % seats.len()], number));
+            jobs.push(client(coordinator_ids[number % coordinator_ids.len()], number));
         }
         let (mut next, mut away) = (clients, None);
         for _ in 0..MOST_LOOKS {
@@ -251,8 +251,11 @@ impl Stage<'_> {
                     if let Ok(true) = cluster.restart(node) {
                         away = None;
                         // The node's clients ended with it; new clients add rows there.
-                        for seat in seats.iter().filter(|seat| seat.compute_node == node) {
-                            jobs.push(client(*seat, next));
+                        for coordinator_id in coordinator_ids
+                            .iter()
+                            .filter(|coordinator_id| coordinator_id.compute_node == node)
+                        {
+                            jobs.push(client(*coordinator_id, next));
                             next += 1;
                         }
                     }
@@ -286,13 +289,13 @@ impl Stage<'_> {
     fn submit(
         &self,
         cluster: &Cluster<SimMachines>,
-        seat: Seat,
+        coordinator_id: CoordinatorId,
         tables: [TableId; 2],
         numbers: std::ops::Range<u64>,
     ) -> Submitted<()> {
         let (life, bytes) = (self.life, self.plan.value_bytes as usize);
         let ledger = Arc::clone(self.ledger);
-        cluster.submit(seat, async move |mut session: Session| {
+        cluster.submit(coordinator_id, async move |mut session: Session| {
             for number in numbers {
                 let key = key(life, number);
                 let row = (key, &value(&key, bytes)[..]);
@@ -355,7 +358,7 @@ impl Stage<'_> {
 
     /// Writes all rows into a snapshot file.
     fn write(&mut self, cluster: &Cluster<SimMachines>) -> Result<Vec<u8>, Wrong> {
-        let seats: Vec<Seat> = cluster.seats().collect();
+        let coordinator_ids: Vec<CoordinatorId> = cluster.coordinators().collect();
         let label = SnapshotLabel {
             sequence: u64::from(self.life),
             taken: Nanos::NEVER,
@@ -364,8 +367,8 @@ impl Stage<'_> {
         let mut why = String::new();
         for _ in 0..SNAPSHOTS {
             let mut file = Vec::new();
-            let seat = seats[self.rng.random_range(0..seats.len())];
-            let copying = cluster.start_snapshot(seat, PIECES);
+            let coordinator_id = coordinator_ids[self.rng.random_range(0..coordinator_ids.len())];
+            let copying = cluster.start_snapshot(coordinator_id, PIECES);
             match copying.write(cluster, &mut file, &|_| Ok(label), &Vec::new) {
                 Ok(_) => return Ok(file),
                 Err(error) => why = error.to_string(),

@@ -90,7 +90,7 @@ pub fn run(
         let post = Post::of(scenario, seed, world.fabric().clone());
         let machines = SimMachines::new(world);
         Ok(match post {
-            Some(post) => machines.with_courier(Arc::new(post)),
+            Some(post) => machines.with_delivery_model(Arc::new(post)),
             None => machines,
         })
     };

@@ -37,12 +37,12 @@ use rand::{Rng, SeedableRng};
 
 use crate::verdict::Violation;
 
-mod hall;
 mod judge;
+mod shared_machines;
 
 use crate::scenario::authority::Starts;
-use hall::{Hall, Prompt};
-use judge::Calm;
+use judge::AfterFaults;
+use shared_machines::{FixedDelay, SharedMachines};
 
 /// Property that a cluster starts despite crashes and pauses.
 pub const STARTED: &str = "a cluster starts whoever ends or stands still meanwhile";
@@ -72,7 +72,7 @@ enum PlaceState {
     /// Its process starts.
     Starting,
     /// The node takes part.
-    Up(Rc<Cluster<Hall>>),
+    Up(Rc<Cluster<SharedMachines>>),
     /// Its process found the cluster cut short.
     Cut,
 }
@@ -81,8 +81,8 @@ enum PlaceState {
 struct Ended;
 
 /// World, authority and processes of one start.
-struct Ground {
-    hall: Hall,
+struct StartTest {
+    shared_machines: SharedMachines,
     store: Arc<EmbeddedAuthority>,
     plan: Starts,
     rng: RefCell<SmallRng>,
@@ -93,7 +93,7 @@ struct Ground {
     /// from the authority or from a lost memory node.
     ended: RefCell<Vec<bool>>,
     /// Observations since the faults ended; `None` before.
-    calm: RefCell<Option<Calm>>,
+    calm: RefCell<Option<AfterFaults>>,
     /// Processes begun; `judge` sets the counter to `STRUCK`, which ends the faults.
     starts: Cell<u32>,
     begun: Cell<u32>,
@@ -106,13 +106,13 @@ struct Ground {
 }
 
 thread_local! {
-    /// The start on this thread; thread-local, since `Ground` is not `Send` and an [`Authority`]
+    /// The start on this thread; thread-local, since `StartTest` is not `Send` and an [`Authority`]
     /// must be.
-    static GROUND: RefCell<Option<Rc<Ground>>> = const { RefCell::new(None) };
+    static START_TEST: RefCell<Option<Rc<StartTest>>> = const { RefCell::new(None) };
 }
 
-fn ground() -> Option<Rc<Ground>> {
-    GROUND.with(|ground| ground.borrow().clone())
+fn start_test() -> Option<Rc<StartTest>> {
+    START_TEST.with(|start_test| start_test.borrow().clone())
 }
 
 /// A process's connection to the authority: the process index, and the authority.
@@ -123,13 +123,16 @@ impl Line {
         &self,
         question: impl FnOnce(&EmbeddedAuthority) -> Result<T, AuthorityError>,
     ) -> Result<T, AuthorityError> {
-        // A coordinator asks while the world runs: the courier has already delayed its question.
-        let Some(ground) = ground().filter(|ground| !ground.hall.is_running()) else {
+        // A coordinator asks while the world runs: the delivery model has already delayed its
+        // question.
+        let Some(start_test) =
+            start_test().filter(|start_test| !start_test.shared_machines.is_running())
+        else {
             return question(&self.1);
         };
-        let (arrives, answered) = ground.strike(self.0);
+        let (arrives, answered) = start_test.strike(self.0);
         let answer = arrives.then(|| question(&self.1));
-        if ground.dead.borrow()[self.0] {
+        if start_test.dead.borrow()[self.0] {
             // The process ends here.
             resume_unwind(Box::new(Ended));
         }
@@ -174,30 +177,30 @@ pub fn start(plan: &Starts, seed: u64) -> Started {
     if plan.is_none() {
         return Started::default();
     }
-    let ground = Rc::new(Ground::new(plan, seed));
-    GROUND.with(|here| *here.borrow_mut() = Some(Rc::clone(&ground)));
+    let start_test = Rc::new(StartTest::new(plan, seed));
+    START_TEST.with(|here| *here.borrow_mut() = Some(Rc::clone(&start_test)));
     let _leaves = Leaves;
-    ground.carry_out();
+    start_test.carry_out();
     Started {
-        violations: ground.found.take(),
-        processes: ground.begun.get(),
-        returned: ground.returned.get(),
-        is_cut: ground.is_cut.get(),
-        is_lost: ground.is_lost.get(),
-        has_lost_memory: ground.has_lost_memory.get(),
+        violations: start_test.found.take(),
+        processes: start_test.begun.get(),
+        returned: start_test.returned.get(),
+        is_cut: start_test.is_cut.get(),
+        is_lost: start_test.is_lost.get(),
+        has_lost_memory: start_test.has_lost_memory.get(),
     }
 }
 
-/// Clears `GROUND` when dropped.
+/// Clears `START_TEST` when dropped.
 struct Leaves;
 
 impl Drop for Leaves {
     fn drop(&mut self) {
-        GROUND.with(|here| here.borrow_mut().take());
+        START_TEST.with(|here| here.borrow_mut().take());
     }
 }
 
-impl Ground {
+impl StartTest {
     fn new(plan: &Starts, seed: u64) -> Self {
         let profile = Profile::named("ideal").expect("it is built in");
         let limits = Limits { events: 20_000_000, bytes: 1 << 30, time: Duration::from_secs(600) };
@@ -208,10 +211,10 @@ impl Ground {
             ..Config::new(seed, nodes, profile)
         };
         let world = World::new(config).expect("the settings are sound");
-        let machines = SimMachines::new(world).with_courier(Arc::new(Prompt));
+        let machines = SimMachines::new(world).with_delivery_model(Arc::new(FixedDelay));
         let count = usize::from(plan.processes);
         Self {
-            hall: Hall::new(machines),
+            shared_machines: SharedMachines::new(machines),
             store: Arc::new(EmbeddedAuthority::new()),
             plan: plan.clone(),
             // A separate random stream; the other streams of the seed are unchanged.
@@ -253,12 +256,12 @@ impl Ground {
     /// whether its answer does.
     fn strike(&self, process: usize) -> (bool, bool) {
         let way = |rng: &mut SmallRng| Duration::from_micros(rng.random_range(0..=WAY_US));
-        self.hall.run_for(self.draw(way));
+        self.shared_machines.run_for(self.draw(way));
         if self.happens(self.plan.pauses) {
             let longest = self.plan.pause_max_us;
             let pause = self.draw(|rng| Duration::from_micros(rng.random_range(0..=longest)));
             self.begin_another();
-            self.hall.run_for(pause);
+            self.shared_machines.run_for(pause);
         }
         self.lose_memory();
         if self.happens(self.plan.kills) {
@@ -276,7 +279,7 @@ impl Ground {
         // No draw without possible losses: seeds older than this fault are unchanged.
         if share > 0.0 && !self.has_lost_memory.get() && self.happens(share) {
             self.has_lost_memory.set(true);
-            self.hall.lose(NodeId(self.draw(|rng| rng.random_range(0..MEMORY_NODES))));
+            self.shared_machines.lose(NodeId(self.draw(|rng| rng.random_range(0..MEMORY_NODES))));
         }
     }
 
@@ -287,7 +290,7 @@ impl Ground {
         if self.draw(|rng| rng.random_bool(0.1)) {
             self.begin_another();
         }
-        self.hall.run_for(PAUSE);
+        self.shared_machines.run_for(PAUSE);
         let blocked = self.places.borrow().iter().filter(|place| place.starts()).count() > 1;
         match blocked && looks.get() > MOST_LOOKS {
             true => ControlFlow::Break(()),
@@ -340,17 +343,17 @@ impl Ground {
         self.places.borrow_mut()[process] = place;
     }
 
-    fn start_process(&self, process: usize) -> Result<Rc<Cluster<Hall>>, ClusterError> {
+    fn start_process(&self, process: usize) -> Result<Rc<Cluster<SharedMachines>>, ClusterError> {
         let line = Arc::new(Line(process, Arc::clone(&self.store)));
         let looks = Looks::default();
         let started = self
             .builder()
             .part([process], line, PATIENCE)
-            .while_waiting(move |_| match ground() {
-                Some(ground) => looks.with(|looks| ground.wait(looks)),
+            .while_waiting(move |_| match start_test() {
+                Some(start_test) => looks.with(|looks| start_test.wait(looks)),
                 None => ControlFlow::Break(()),
             })
-            .start_on(self.hall.clone());
+            .start_on(self.shared_machines.clone());
         self.await_data(process, started?)
     }
 
@@ -372,8 +375,8 @@ impl Ground {
     fn await_data(
         &self,
         process: usize,
-        cluster: Cluster<Hall>,
-    ) -> Result<Rc<Cluster<Hall>>, ClusterError> {
+        cluster: Cluster<SharedMachines>,
+    ) -> Result<Rc<Cluster<SharedMachines>>, ClusterError> {
         if cluster.has_founded() {
             cluster.fill(|| load(&cluster).map_err(|error| error.to_string()))?;
         }
@@ -406,19 +409,19 @@ impl Ground {
         while self.starts.get() < STRUCK + SOUND {
             self.end_the_expelled();
             if self.starts.get() >= STRUCK && self.calm.borrow().is_none() {
-                self.calm.replace(Some(Calm::begin(&self.places.borrow())));
+                self.calm.replace(Some(AfterFaults::begin(&self.places.borrow())));
             }
             if self.places.borrow().iter().all(PlaceState::is_decided) {
                 // Long enough to notice an expulsion by the other nodes, which takes at most a
                 // lease.
-                self.hall.run_for(LEASE * 12);
+                self.shared_machines.run_for(LEASE * 12);
                 self.end_the_expelled();
                 if self.places.borrow().iter().all(PlaceState::is_decided) {
                     return self.judge();
                 }
             }
             self.begin_another();
-            self.hall.run_for(LEASE);
+            self.shared_machines.run_for(LEASE);
         }
         self.judge();
     }
@@ -442,7 +445,7 @@ impl PlaceState {
     }
 
     /// The cluster that the node takes part in; `None` unless the node is up.
-    fn cluster(&self) -> Option<&Cluster<Hall>> {
+    fn cluster(&self) -> Option<&Cluster<SharedMachines>> {
         match self {
             Self::Up(cluster) => Some(cluster),
             _ => None,
@@ -467,7 +470,7 @@ impl Looks {
     }
 }
 
-fn load(cluster: &Cluster<Hall>) -> Result<(), ClusterError> {
+fn load(cluster: &Cluster<SharedMachines>) -> Result<(), ClusterError> {
     let table = cluster.create_table(ACCOUNTS)?;
     let row = |row: u64, value: &mut Vec<u8>| {
         value.extend(0_u64.to_le_bytes());
@@ -476,11 +479,11 @@ fn load(cluster: &Cluster<Hall>) -> Result<(), ClusterError> {
     cluster.load(table, ROWS, &row, &AtomicU64::new(0))
 }
 
-fn table(cluster: &Cluster<Hall>) -> Result<TableId, ClusterError> {
+fn table(cluster: &Cluster<SharedMachines>) -> Result<TableId, ClusterError> {
     cluster.open_table(&ACCOUNTS.name)
 }
 
-fn rows(cluster: &Cluster<Hall>) -> Result<u64, ClusterError> {
+fn rows(cluster: &Cluster<SharedMachines>) -> Result<u64, ClusterError> {
     let mut rows = 0;
     cluster.audit_scan(table(cluster)?, &mut |_, _, _| rows += 1)?;
     Ok(rows)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lotus::{Cluster, MemoryStanding, Moving, ShardId, ShardStatus, Submitted};
-use lotus_benchmarks::deployment::{DeployError, Seat};
+use lotus_benchmarks::deployment::{DeployError, TaskPlace};
 use lotus_benchmarks::lotus::Embedded;
 use lotus_benchmarks::wrapper::Wrapper;
 use lotus_fabric::sim::SimMachines;
@@ -11,7 +11,7 @@ use lotus_mvcc::TableSpec;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::drive::impatient::{Client, Patience};
+use crate::drive::impatient::{Client, Impatience};
 use crate::drive::turns::Turns;
 use crate::properties::copies::Copies;
 use crate::properties::drops::Drops;
@@ -32,7 +32,7 @@ const RETURNING: Duration = Duration::from_millis(100);
 /// Cluster with inspections, and with the faults of a scenario that need the cluster's API.
 pub(crate) struct Watched {
     cluster: Embedded<SimMachines>,
-    patience: Patience,
+    patience: Impatience,
     /// Maximum number of shards of a table.
     shards: u32,
     /// Virtual time between two inspections.
@@ -100,7 +100,7 @@ impl Watched {
     pub(crate) fn new(cluster: Embedded<SimMachines>, scenario: &Scenario, seed: u64) -> Self {
         let span = scenario.storm() + scenario.calm();
         let interval = (span / LOOKS).max(Duration::from_micros(1));
-        let patience = Patience { impatience: scenario.load.impatience, seed };
+        let patience = Impatience { impatience: scenario.load.impatience, seed };
         let shards = scenario.cluster.shards;
         let mover = Mover::new(scenario, seed);
         let returns = Returns::new(scenario);
@@ -242,12 +242,13 @@ impl Wrapper for Watched {
 
     fn run_tasks<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Seat, Self::Host) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, Self::Host) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
         let patience = self.patience;
-        let task = move |seat, slot| task(seat, Client::new(slot, seat, patience));
+        let task =
+            move |task_place, slot| task(task_place, Client::new(slot, task_place, patience));
         let mut submitted = self.cluster.submit(tasks, task.clone());
         self.drops.start(self.cluster.cluster(), |_| true);
         let (mut looks, mut passed, mut since) = (0, Duration::ZERO, Duration::ZERO);

@@ -7,7 +7,7 @@ use lotus_fabric::ids::NodeId;
 use lotus_locks::Recovery;
 use lotus_locks::systems::ShiftLock;
 use lotus_locks::word::{DeclockFields, QueueHeader, ShiftWord, TicketFields, Tickets};
-use lotus_locksystems::LockName;
+use lotus_locksystems::LockSpec;
 use lotus_locksystems::local::Policy;
 use lotus_locksystems::systems::{Choice, Kind, Release};
 use lotus_locksystems::trial::{Faults, Settings};
@@ -15,7 +15,7 @@ use lotus_locksystems::word::{RmaRwCounts, UpdateTickets};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{LockScenario, MASKED, PROFILE, WordsScenario, kept};
+use super::{LockScenario, MASKED, PROFILE, WordsScenario, server_locks};
 
 /// Random stream that draws scenarios.
 const STREAM: u64 = 0x10C5;
@@ -28,19 +28,20 @@ const SHARING: u64 = 0x5AA2;
 const PLACE: u64 = 0x91ACE;
 
 /// The scenario of a seed, of the given lock or of any lock that is valid for `recovery`.
-pub fn drawn(seed: u64, lock: Option<LockName>, recovery: Recovery) -> LockScenario {
+pub fn drawn(seed: u64, lock: Option<LockSpec>, recovery: Recovery) -> LockScenario {
     let words = |kind| LockScenario::Words(words(seed, kind, recovery));
-    let kept = |kept| LockScenario::Kept(kept::drawn(seed, kept, recovery));
+    let served =
+        |server_lock| LockScenario::Server(server_locks::drawn(seed, server_lock, recovery));
     match lock {
-        Some(LockName::Words(kind)) => words(Some(kind)),
-        Some(LockName::Kept(keeper)) => kept(keeper),
+        Some(LockSpec::Words(kind)) => words(Some(kind)),
+        Some(LockSpec::Server(server_lock)) => served(server_lock),
         None => {
             let of_words = Kind::ALL.iter().filter(|kind| kind.check(recovery).is_ok()).count();
-            let keepers = kept::offered(recovery);
+            let server_locks = server_locks::offered(recovery);
             let rng = &mut Env::real(seed).rng(PLACE);
-            match rng.random_range(0..of_words + keepers.len()).checked_sub(of_words) {
+            match rng.random_range(0..of_words + server_locks.len()).checked_sub(of_words) {
                 None => words(None),
-                Some(place) => kept(keepers[place]),
+                Some(place) => served(server_locks[place]),
             }
         }
     }

@@ -2,10 +2,10 @@
 //! after a flaw of a published system.
 
 mod drawn;
-mod kept;
 mod named;
 mod named_baselines;
-mod named_kept;
+mod named_servers;
+mod server_locks;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use lotus_fabric::sim::Profile;
 use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSystem, Recovery};
-use lotus_locksystems::LockName;
+use lotus_locksystems::LockSpec;
 use lotus_locksystems::systems::Choice;
-use lotus_locksystems::trial::keepers::KeptTrial;
-use lotus_locksystems::trial::{Faults, Judgement, Settings, TrialError, simulate};
+use lotus_locksystems::trial::server_locks::ServerTrial;
+use lotus_locksystems::trial::{Faults, Settings, TrialError, TrialResult, simulate};
 
 use crate::drive::run::message;
 
@@ -34,15 +34,15 @@ pub enum LockScenario {
     /// Trial of a lock system in words of a memory node.
     Words(WordsScenario),
     /// Trial of locks kept by a switch, servers or a Redis.
-    Kept(KeptTrial),
+    Server(ServerTrial),
 }
 
 impl LockScenario {
     /// The lock.
-    pub const fn lock(&self) -> LockName {
+    pub const fn lock(&self) -> LockSpec {
         match self {
-            Self::Words(words) => LockName::Words(words.choice.kind),
-            Self::Kept(trial) => LockName::Kept(trial.kept),
+            Self::Words(words) => LockSpec::Words(words.choice.kind),
+            Self::Server(trial) => LockSpec::Server(trial.server_lock),
         }
     }
 
@@ -50,14 +50,14 @@ impl LockScenario {
     ///
     /// # Errors
     /// [`TrialError`], if the scenario's settings make no sense.
-    pub fn run(&self, seed: u64) -> Result<Judgement, TrialError> {
+    pub fn run(&self, seed: u64) -> Result<TrialResult, TrialError> {
         let tried = catch_unwind(AssertUnwindSafe(|| match self {
             Self::Words(words) => words.run(seed),
-            Self::Kept(trial) => trial.simulate(seed),
+            Self::Server(trial) => trial.simulate(seed),
         }));
         tried.unwrap_or_else(|panic| {
             let violations = vec![format!("a core panics: {}", message(&*panic))];
-            Ok(Judgement { violations, ..Judgement::default() })
+            Ok(TrialResult { violations, ..TrialResult::default() })
         })
     }
 }
@@ -84,7 +84,7 @@ impl WordsScenario {
         self
     }
 
-    fn run(&self, seed: u64) -> Result<Judgement, TrialError> {
+    fn run(&self, seed: u64) -> Result<TrialResult, TrialError> {
         self.choice.visit(Seeded { scenario: self, seed })
     }
 }
@@ -95,7 +95,7 @@ struct Seeded<'a> {
 }
 
 impl Visitor for Seeded<'_> {
-    type Output = Result<Judgement, TrialError>;
+    type Output = Result<TrialResult, TrialError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
         let WordsScenario { settings, faults, profile, .. } = self.scenario;

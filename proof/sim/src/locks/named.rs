@@ -6,18 +6,18 @@ use std::time::Duration;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::Rates;
 use lotus_locks::Recovery;
-use lotus_locksystems::LockName;
+use lotus_locksystems::LockSpec;
 use lotus_locksystems::fisslock::Rules;
 use lotus_locksystems::local::Policy;
 use lotus_locksystems::redlock::rules::Times;
-use lotus_locksystems::servers::Kept;
+use lotus_locksystems::servers::ServerLock;
 use lotus_locksystems::systems::{Choice, Kind};
-use lotus_locksystems::trial::keepers::{KeptFaults, KeptTrial, Plan};
+use lotus_locksystems::trial::server_locks::{Plan, ServerFaults, ServerTrial};
 use lotus_locksystems::trial::{Faults, Settings};
 
 use super::drawn::nearly_used_up;
 use super::named_baselines::NAMED_BASELINES;
-use super::named_kept::NAMED_KEPT;
+use super::named_servers::NAMED_KEPT;
 use super::{LockScenario, MASKED, PROFILE, WordsScenario};
 
 /// A named scenario.
@@ -31,12 +31,12 @@ pub struct Named {
     pub published_fail: bool,
     /// Whether only locks as published show the behaviour.
     pub published_only: bool,
-    pub(super) tried: Tried,
+    pub(super) subject: ScenarioSubject,
 }
 
 /// Subject of a named scenario.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Tried {
+pub(super) enum ScenarioSubject {
     /// A lock system in words of a memory node.
     Words {
         kind: Kind,
@@ -46,11 +46,11 @@ pub(super) enum Tried {
         faults: fn(Faults) -> Faults,
     },
     /// Locks with a keeper, with the rules of FissLock as published.
-    Kept {
-        kept: Kept,
+    Server {
+        server_lock: ServerLock,
         published: Rules,
         plan: fn(Plan) -> Plan,
-        faults: fn(KeptFaults) -> KeptFaults,
+        faults: fn(ServerFaults) -> ServerFaults,
     },
 }
 
@@ -58,9 +58,9 @@ impl Named {
     /// Whether the scenario can be run with `recovery`: not with fenced locks if the lock has no
     /// fenced form, or if the failure belongs to published locks only.
     pub fn is_offered(&self, recovery: Recovery) -> bool {
-        let lock = match self.tried {
-            Tried::Words { kind, .. } => LockName::Words(kind),
-            Tried::Kept { kept, .. } => LockName::Kept(kept),
+        let lock = match self.subject {
+            ScenarioSubject::Words { kind, .. } => LockSpec::Words(kind),
+            ScenarioSubject::Server { server_lock, .. } => LockSpec::Server(server_lock),
         };
         recovery == Recovery::Paper
             || lock.check(recovery).is_ok() && !(self.published_only && self.published_fail)
@@ -68,17 +68,19 @@ impl Named {
 
     /// The scenario, with locks as published or fenced.
     pub fn scenario(&self, recovery: Recovery) -> LockScenario {
-        let (kind, left, settings, faults) = match self.tried {
-            Tried::Words { kind, left, settings, faults } => (kind, left, settings, faults),
-            Tried::Kept { kept, published, plan, faults } => {
-                let trial = KeptTrial::of(kept);
+        let (kind, left, settings, faults) = match self.subject {
+            ScenarioSubject::Words { kind, left, settings, faults } => {
+                (kind, left, settings, faults)
+            }
+            ScenarioSubject::Server { server_lock, published, plan, faults } => {
+                let trial = ServerTrial::of(server_lock);
                 let rules = match recovery {
                     Recovery::Paper => published,
                     Recovery::Fenced => Rules::CLOSED,
                 };
                 let (plan, faults) = (plan(trial.plan), faults(trial.faults));
                 let times = Times::BANK;
-                return LockScenario::Kept(KeptTrial { rules, plan, faults, times, ..trial });
+                return LockScenario::Server(ServerTrial { rules, plan, faults, times, ..trial });
             }
         };
         // With back-off, waiting for a lock that no client releases costs little time. Writers of
@@ -136,14 +138,19 @@ const NAMED: &[Named] = &[
         shows: "the word names a holder that is dead, and nobody takes the lock from it",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words { kind: Kind::Cas, left: None, settings: same, faults: one_dies },
+        subject: ScenarioSubject::Words {
+            kind: Kind::Cas,
+            left: None,
+            settings: same,
+            faults: one_dies,
+        },
     },
     Named {
         name: "cas-lost-answer",
         shows: "an acquisition whose answer was lost leaves a lock that nobody knows of",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Cas,
             left: None,
             settings: same,
@@ -155,7 +162,7 @@ const NAMED: &[Named] = &[
         shows: "readers are counted and have no names: a dead one is counted for ever",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::CasRw,
             left: None,
             settings: |small| Settings { shared: 0.8, ..small },
@@ -167,7 +174,7 @@ const NAMED: &[Named] = &[
         shows: "a fetch-and-add without an answer was counted, or was not",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::CasRw,
             left: None,
             settings: same,
@@ -179,7 +186,7 @@ const NAMED: &[Named] = &[
         shows: "a lease ends while its holder pauses; the holder goes on beside the next one (H2)",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Dslr,
             left: None,
             settings: |small| Settings { shared: 0.2, ..small },
@@ -196,7 +203,7 @@ const NAMED: &[Named] = &[
         shows: "the counters are used up, and the one who was to set them back is dead",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::DslrPlus,
             left: Some(8),
             settings: |small| Settings { terms: 3, ..small },
@@ -209,7 +216,7 @@ const NAMED: &[Named] = &[
         // The lease skips the ticket, after twenty milliseconds.
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Dslr,
             left: None,
             settings: same,
@@ -221,7 +228,7 @@ const NAMED: &[Named] = &[
         shows: "a reader leaves before an earlier one: Algorithm 2 fails the earlier one's ticket",
         published_fail: false,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Dslr,
             left: None,
             settings: |small| Settings {
@@ -245,7 +252,7 @@ const NAMED: &[Named] = &[
         shows: "waiters give up: they stay in the queue, take their turns, and hold nothing",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Dslr,
             left: None,
             settings: |small| Settings {
@@ -263,21 +270,31 @@ const NAMED: &[Named] = &[
         shows: "a notice is lost: nobody knows who comes next, or that it is its turn",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words { kind: Kind::Mcs, left: None, settings: same, faults: Faults::lossy },
+        subject: ScenarioSubject::Words {
+            kind: Kind::Mcs,
+            left: None,
+            settings: same,
+            faults: Faults::lossy,
+        },
     },
     Named {
         name: "mcs-dead-waiter",
         shows: "a node that is in the queue dies: the lock is handed to it, and to nobody after it",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words { kind: Kind::Mcs, left: None, settings: same, faults: one_dies },
+        subject: ScenarioSubject::Words {
+            kind: Kind::Mcs,
+            left: None,
+            settings: same,
+            faults: one_dies,
+        },
     },
     Named {
         name: "mcs-impatient",
         shows: "waiters give up: they stay in the queue, and hand the lock on",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Mcs,
             left: None,
             settings: |small| Settings { locks: 1, hurried: 0.5, is_calm: true, ..small },
@@ -290,7 +307,7 @@ const NAMED: &[Named] = &[
         // Published locks are reset after a while.
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: None,
             settings: |small| Settings { rounds: 10, ..small },
@@ -302,7 +319,7 @@ const NAMED: &[Named] = &[
         shows: "more ask than the queue has room for: the lock is reset, and no entry is lost",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: None,
             settings: |small| Settings {
@@ -320,7 +337,7 @@ const NAMED: &[Named] = &[
         shows: "a notice arrives when the lock has been reset, and its one waits at the same place",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: None,
             settings: |small| Settings { locks: 1, clients: 4, rounds: 20, shared: 0.2, ..small },
@@ -332,7 +349,7 @@ const NAMED: &[Named] = &[
         shows: "a node that resets a lock is taken for dead, returns, and writes over its header",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: Some(6),
             settings: |small| Settings { clients: 4, shared: 0.2, ..small },
@@ -350,7 +367,7 @@ const NAMED: &[Named] = &[
         shows: "a reset does not wait for the dead: what they have posted lands in the next queue",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: None,
             settings: |small| Settings { hurried: 0.2, ..small },
@@ -367,7 +384,7 @@ const NAMED: &[Named] = &[
         shows: "entries of an earlier lap are there still when those of this one are looked for",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: None,
             settings: |small| Settings { locks: 1, clients: 2, is_calm: true, ..small },
@@ -379,7 +396,7 @@ const NAMED: &[Named] = &[
         shows: "waiters give up: they stay in the queue, take their turns, and hold nothing",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: None,
             settings: |small| Settings {
@@ -397,7 +414,7 @@ const NAMED: &[Named] = &[
         shows: "a request whose answer was lost is in the queue, or is not",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: None,
             settings: same,
@@ -409,7 +426,7 @@ const NAMED: &[Named] = &[
         shows: "locks are reset while nodes hold them, wait for them, die, pause and return",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: None,
             settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
@@ -426,7 +443,7 @@ const NAMED: &[Named] = &[
         shows: "the memory node loses its memory: nobody keeps a lock or a place in a queue there",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Dslr,
             left: None,
             settings: |small| Settings { hold: Duration::from_micros(100), dropped: 0.2, ..small },
@@ -438,7 +455,7 @@ const NAMED: &[Named] = &[
         shows: "locks are reset while nodes hold them, wait for them, die, pause and return",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::CasRw,
             left: None,
             settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
@@ -455,7 +472,7 @@ const NAMED: &[Named] = &[
         shows: "the same with tickets",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Dslr,
             left: None,
             settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
@@ -472,7 +489,7 @@ const NAMED: &[Named] = &[
         shows: "the same with a queue whose notices are late, or come twice",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Mcs,
             left: None,
             settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
@@ -489,7 +506,7 @@ const NAMED: &[Named] = &[
         shows: "a lock is handed over before that is counted; a writer enters beside a reader",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::ShiftLock,
             left: None,
             settings: shifting,
@@ -507,7 +524,7 @@ const NAMED: &[Named] = &[
         shows: "a notice is lost: nobody goes on, as published until the keeper frees the lock",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::ShiftLock,
             left: None,
             settings: |small| Settings { rounds: 20, ..small },
@@ -523,7 +540,7 @@ const NAMED: &[Named] = &[
         shows: "a notice comes twice, to one who uses its addressee's name by then",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::ShiftLock,
             left: Some(8),
             settings: |small| Settings { shared: 0.2, ..shifting(small) },
@@ -541,14 +558,19 @@ const NAMED: &[Named] = &[
         shows: "a node dies: nobody goes on, as published until the keeper frees the lock",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words { kind: Kind::ShiftLock, left: None, settings: same, faults: one_dies },
+        subject: ScenarioSubject::Words {
+            kind: Kind::ShiftLock,
+            left: None,
+            settings: same,
+            faults: one_dies,
+        },
     },
     Named {
         name: "shiftlock-slow-holder",
         shows: "the keeper frees a lock while its holder pauses, which then counts itself out",
         published_fail: true,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::ShiftLock,
             left: None,
             settings: same,
@@ -565,7 +587,7 @@ const NAMED: &[Named] = &[
         shows: "readers take themselves out of the count; writers stay in the queue and hand it on",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::ShiftLock,
             left: None,
             settings: |small| Settings { hurried: 0.5, is_calm: true, ..shifting(small) },
@@ -578,7 +600,7 @@ const NAMED: &[Named] = &[
         // As published, the lock has two holders in few seeds only.
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::ShiftLock,
             left: None,
             settings: |small| Settings { hold: Duration::from_micros(30), dropped: 0.2, ..small },
@@ -596,7 +618,7 @@ const NAMED: &[Named] = &[
         shows: "readers of one node leave one after the other; the last gives up the node's lock",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Declock,
             left: None,
             settings: |small| Settings {
@@ -616,7 +638,7 @@ const NAMED: &[Named] = &[
         shows: "the first client of a node asks for the lock that its neighbours wait for",
         published_fail: false,
         published_only: false,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Cas,
             left: None,
             settings: |small| Settings {

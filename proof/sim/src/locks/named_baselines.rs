@@ -7,7 +7,7 @@ use lotus_fabric::sim::Rates;
 use lotus_locksystems::systems::Kind;
 use lotus_locksystems::trial::{Faults, Settings};
 
-use super::named::{Named, Tried, answers_are_lost, one_dies, same};
+use super::named::{Named, ScenarioSubject, answers_are_lost, one_dies, same};
 
 /// Clients wait for each lease to end, so few leases fit into a trial.
 fn writers(small: Settings) -> Settings {
@@ -53,14 +53,19 @@ pub(super) const NAMED_BASELINES: &[Named] = &[
         shows: "readers are counted and have no names, and a writer hands over to the dead",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words { kind: Kind::RmaRw, left: None, settings: same, faults: one_dies },
+        subject: ScenarioSubject::Words {
+            kind: Kind::RmaRw,
+            left: None,
+            settings: same,
+            faults: one_dies,
+        },
     },
     Named {
         name: "rma-rw-lost-notice",
         shows: "a notice is lost: nobody knows who comes next, or that it is its turn",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::RmaRw,
             left: None,
             settings: same,
@@ -72,7 +77,7 @@ pub(super) const NAMED_BASELINES: &[Named] = &[
         shows: "a fetch-and-add without an answer was counted, or was not",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::RmaRw,
             left: None,
             settings: same,
@@ -84,14 +89,19 @@ pub(super) const NAMED_BASELINES: &[Named] = &[
         shows: "the lock is handed to the dead, and readers are counted that never leave",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words { kind: Kind::Ncosed, left: None, settings: same, faults: one_dies },
+        subject: ScenarioSubject::Words {
+            kind: Kind::Ncosed,
+            left: None,
+            settings: same,
+            faults: one_dies,
+        },
     },
     Named {
         name: "ncosed-lost-notice",
         shows: "a notice is lost: nobody knows who comes next, or that it is its turn",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Ncosed,
             left: None,
             settings: same,
@@ -103,7 +113,7 @@ pub(super) const NAMED_BASELINES: &[Named] = &[
         shows: "a request whose answer was lost is in the queue, and nobody is there",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Ncosed,
             left: None,
             settings: same,
@@ -115,7 +125,7 @@ pub(super) const NAMED_BASELINES: &[Named] = &[
         shows: "the word says that it is written, its writer is dead, and no lease ends",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Drtm,
             left: None,
             settings: long_writers,
@@ -127,7 +137,7 @@ pub(super) const NAMED_BASELINES: &[Named] = &[
         shows: "a writer's bit whose answer was lost is nobody's",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Drtm,
             left: None,
             settings: writers,
@@ -139,7 +149,7 @@ pub(super) const NAMED_BASELINES: &[Named] = &[
         shows: "a clock is fast: a lease is over there while its reader relies on it",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::Drtm,
             left: None,
             settings: leases,
@@ -151,7 +161,7 @@ pub(super) const NAMED_BASELINES: &[Named] = &[
         shows: "as shiftlock-slow-holder, in words of 16 bytes",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::ShiftLockWide,
             left: None,
             settings: same,
@@ -163,7 +173,7 @@ pub(super) const NAMED_BASELINES: &[Named] = &[
         shows: "as shiftlock-late-notice, in words of 16 bytes",
         published_fail: true,
         published_only: true,
-        tried: Tried::Words {
+        subject: ScenarioSubject::Words {
             kind: Kind::ShiftLockWide,
             left: None,
             settings: same,

@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lotus::{
-    Cluster, Copying, Nanos, ScanError, ScanRow, Seat, SnapshotError, SnapshotLabel, Submitted,
-    TableId, TxnError, read_snapshot, snapshot_tables,
+    Cluster, CoordinatorId, Copying, Nanos, ScanError, ScanRow, SnapshotError, SnapshotLabel,
+    Submitted, TableId, TxnError, read_snapshot, snapshot_tables,
 };
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Rates, SimMachines};
@@ -91,8 +91,8 @@ impl Copies {
         let copied = copied.and_then(|copying| self.judge(cluster, copying));
         if is_idle {
             let compute_node = self.rng.random_range(0..cluster.config().compute_nodes);
-            let seat = Seat { compute_node, thread: 0 };
-            self.under_way = Some(cluster.start_snapshot(seat, PIECES));
+            let coordinator_id = CoordinatorId { compute_node, thread: 0 };
+            self.under_way = Some(cluster.start_snapshot(coordinator_id, PIECES));
         }
         if self.scanning.is_none() {
             self.scan(cluster);
@@ -105,9 +105,10 @@ impl Copies {
         let tables = cluster.tables();
         let compute_node = self.rng.random_range(0..cluster.config().compute_nodes);
         let (table, spec) = &tables[self.rng.random_range(0..tables.len())];
-        let (table, seat) = (*table, Seat { compute_node, thread: 0 });
-        let rows = cluster
-            .submit(seat, move |mut session| async move { Ok(scan(&mut session, table).await) });
+        let (table, coordinator_id) = (*table, CoordinatorId { compute_node, thread: 0 });
+        let rows = cluster.submit(coordinator_id, move |mut session| async move {
+            Ok(scan(&mut session, table).await)
+        });
         let (name, is_ordered) = (spec.name.clone().into_owned(), spec.ordered);
         self.scanning = Some(Scanning { name, is_ordered, rows });
     }

@@ -103,15 +103,17 @@ impl Drops {
         if self.every.is_zero() {
             return;
         }
-        for seat in cluster.seats().filter(|seat| nodes(seat.compute_node)) {
+        for coordinator_id in
+            cluster.coordinators().filter(|coordinator_id| nodes(coordinator_id.compute_node))
+        {
             let (writers, pace) = (Arc::clone(&self.writers), self.pace);
-            let stream = (seat.compute_node as u64) << 8 | seat.thread as u64;
+            let stream = (coordinator_id.compute_node as u64) << 8 | coordinator_id.thread as u64;
             let rng = SmallRng::seed_from_u64(self.seed ^ 0xD209_0000 ^ stream);
             let job = move |session| async move {
                 write(session, &writers, rng, pace).await;
                 Ok(())
             };
-            self.jobs.push(cluster.submit(seat, job));
+            self.jobs.push(cluster.submit(coordinator_id, job));
         }
     }
 

@@ -76,7 +76,7 @@ impl Endless {
         }
         self.since = Duration::ZERO;
         self.note_ended(cluster);
-        if self.running.len() >= cluster.seats().count() {
+        if self.running.len() >= cluster.coordinators().count() {
             return;
         }
         let deed = [Deed::Nothing, Deed::Reads, Deed::Locks, Deed::Locks];

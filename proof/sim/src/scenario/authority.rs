@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// Delays and losses of questions. By default every question is answered at once.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct Distance {
+pub struct AuthorityDelays {
     /// Longest time there, and back, in microseconds; shorter times are equally likely.
     pub delay_max_us: u64,
     /// Share of questions that are lost, and of answers.
@@ -40,7 +40,7 @@ pub struct Silence {
     pub lasting_us: u64,
 }
 
-impl Distance {
+impl AuthorityDelays {
     pub(crate) fn is_none(&self) -> bool {
         *self == Self::default()
     }

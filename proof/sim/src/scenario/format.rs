@@ -14,7 +14,7 @@ use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::sim::{Rates, Scheduled};
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::authority::Distance;
+use crate::scenario::authority::AuthorityDelays;
 use crate::scenario::hazard::Hazard;
 use crate::scenario::lives::Lives;
 use crate::scenario::pairs::SHORTEST;
@@ -54,8 +54,8 @@ pub struct Scenario {
     #[serde(default)]
     pub rates: Rates,
     /// Delays and losses on the way to the authority, during the storm.
-    #[serde(default, skip_serializing_if = "Distance::is_none")]
-    pub authority: Distance,
+    #[serde(default, skip_serializing_if = "AuthorityDelays::is_none")]
+    pub authority: AuthorityDelays,
     /// Successive lives of a separate cluster, with growing tables.
     #[serde(default, skip_serializing_if = "Lives::is_none")]
     pub lives: Lives,

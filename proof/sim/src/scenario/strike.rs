@@ -39,7 +39,7 @@ pub struct Strike {
     /// Nodes that are struck.
     pub victims: Vec<Victim>,
     /// Fault of each victim.
-    pub blow: Blow,
+    pub blow: StrikeFault,
 }
 
 /// Node that is struck.
@@ -57,7 +57,7 @@ pub enum Victim {
 /// Fault that a strike causes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Blow {
+pub enum StrikeFault {
     /// The node ends; a memory node loses its memory.
     Crash,
     /// A compute node pauses for the given microseconds; a memory node is out of reach until the
@@ -65,7 +65,7 @@ pub enum Blow {
     Pause(u64),
 }
 
-impl Blow {
+impl StrikeFault {
     /// The fault for `node`.
     pub(crate) fn fault(self, node: NodeId, first_compute_node: NodeId) -> Fault {
         match self {

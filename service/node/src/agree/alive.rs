@@ -10,8 +10,8 @@ use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::env::Env;
 use lotus_recovery::membership::{self, MembershipError};
 
-use super::look::Look;
 use super::mailbox::{Mailbox, Pending};
+use super::mailbox_server::MailboxServer;
 use super::records::{Record, Stage};
 use crate::config::file::ClusterFile;
 use crate::config::name::{NodeKind, NodeName};
@@ -31,7 +31,7 @@ impl Alive {
     }
 }
 
-impl Look for Alive {
+impl MailboxServer for Alive {
     fn look(&mut self, authority: &dyn Authority) {
         if let Some((question, ())) = self.0.next(authority) {
             self.0.answer(authority, question, &());

@@ -1,4 +1,5 @@
-//! A cluster's authority in etcd: the connection, and the cluster's life in etcd (see `seat`).
+//! A cluster's authority in etcd: the connection, and the cluster's life in etcd (see
+//! `cluster_authority`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use lotus_authority::{Version, Versioned};
 use lotus_fabric::env::{Env, Nanos};
 use tracing::error;
 
-use super::seat::Unreached;
+use super::cluster_authority::AuthorityUnreachable;
 use crate::config::authority::Members;
 
 /// Key that records the beginning and the end of a life, below the prefix of the file.
@@ -121,30 +122,30 @@ impl InEtcd {
     /// Connects, and finds the life that is under way.
     ///
     /// # Errors
-    /// [`Unreached`].
-    pub fn connect(&self) -> Result<(), Unreached> {
+    /// [`AuthorityUnreachable`].
+    pub fn connect(&self) -> Result<(), AuthorityUnreachable> {
         self.found().map(drop)
     }
 
     /// Reads the last entry about lives.
     ///
     /// # Errors
-    /// [`Unreached`].
-    pub fn last_word(&self) -> Result<LastWord, Unreached> {
+    /// [`AuthorityUnreachable`].
+    pub fn last_word(&self) -> Result<LastWord, AuthorityUnreachable> {
         last_word(&self.etcd()?)
     }
 
     /// Begins a life, if the entry is still `seen`.
     ///
     /// # Errors
-    /// [`Unreached`]; `Refused` if a new life has begun, or the earlier life was ended.
-    pub fn begin(&self, seen: LastWord) -> Result<(), Unreached> {
+    /// [`AuthorityUnreachable`]; `Refused` if a new life has begun, or the earlier life was ended.
+    pub fn begin(&self, seen: LastWord) -> Result<(), AuthorityUnreachable> {
         let mut life = self.lock();
         let etcd = self.etcd()?;
         let version = match etcd.compare_and_swap(LIFE, seen.version, BEGUN) {
             Err(AuthorityError::Conflict { .. }) => {
                 let why = "another life of the cluster has begun or ended meanwhile";
-                return Err(Unreached::Refused(why.to_owned()));
+                return Err(AuthorityUnreachable::Refused(why.to_owned()));
             }
             outcome => outcome.map_err(silent)?,
         };
@@ -156,8 +157,8 @@ impl InEtcd {
     /// or was followed by a newer life, stays as it is.
     ///
     /// # Errors
-    /// [`Unreached`].
-    pub fn end(&self) -> Result<(), Unreached> {
+    /// [`AuthorityUnreachable`].
+    pub fn end(&self) -> Result<(), AuthorityUnreachable> {
         let mut connected = self.lock();
         let etcd = self.etcd()?;
         let life = match &*connected {
@@ -175,7 +176,7 @@ impl InEtcd {
     }
 
     /// The life of this process; connects if there is none yet.
-    fn found(&self) -> Result<Life, Unreached> {
+    fn found(&self) -> Result<Life, AuthorityUnreachable> {
         let mut life = self.lock();
         let due = self.look_due();
         match &*life {
@@ -194,7 +195,7 @@ impl InEtcd {
             *life = None;
             let (at, prefix) = (self.options.endpoints.join(", "), &self.options.prefix);
             let why = format!("no cluster runs below {prefix} of etcd at {at}");
-            return Err(Unreached::Silent(why));
+            return Err(AuthorityUnreachable::Silent(why));
         };
         if let Some(found) = life.as_ref().filter(|found| found.version == version) {
             return Ok(found.clone());
@@ -261,7 +262,7 @@ impl Authority for InEtcd {
     }
 }
 
-impl From<ConnectError> for Unreached {
+impl From<ConnectError> for AuthorityUnreachable {
     fn from(error: ConnectError) -> Self {
         match error {
             ConnectError::Refused { .. } => Self::Refused(error.to_string()),
@@ -270,11 +271,11 @@ impl From<ConnectError> for Unreached {
     }
 }
 
-fn silent(error: AuthorityError) -> Unreached {
-    Unreached::Silent(format!("etcd: {error}"))
+fn silent(error: AuthorityError) -> AuthorityUnreachable {
+    AuthorityUnreachable::Silent(format!("etcd: {error}"))
 }
 
-fn last_word(etcd: &EtcdAuthority) -> Result<LastWord, Unreached> {
+fn last_word(etcd: &EtcdAuthority) -> Result<LastWord, AuthorityUnreachable> {
     let word = etcd.read(LIFE).map_err(silent)?;
     let begun = word.as_ref().is_some_and(|word| word.value == BEGUN);
     Ok(LastWord { version: word.map_or(Version::ABSENT, |word| word.version), begun })

@@ -123,7 +123,7 @@ mod tests {
     use std::path::Path;
 
     use lotus_authority::EmbeddedAuthority;
-    use lotus_authority::testing::{Fate, TestAuthority};
+    use lotus_authority::testing::{QuestionOutcome, TestAuthority};
     use lotus_fabric::ids::Incarnation;
 
     use super::*;
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(loss(), None);
         assert_eq!(look(&file, &EmbeddedAuthority::new(), &MEMORY), Ok(None), "none was made");
         let silent = TestAuthority::default();
-        silent.turn(Fate::QuestionLost);
+        silent.turn(QuestionOutcome::QuestionLost);
         assert_eq!(look(&file, &silent, &MEMORY), Err(AuthorityError::Unavailable));
     }
 }

@@ -37,7 +37,7 @@ static MAILBOXES: AtomicU64 = AtomicU64::new(0);
 
 /// Value at a mailbox's question key.
 #[derive(Debug, Serialize, Deserialize)]
-enum Asked<Q> {
+enum QuestionRecord<Q> {
     Question(Q),
     /// The asker has stopped waiting.
     Withdrawn,
@@ -45,7 +45,7 @@ enum Asked<Q> {
 
 /// An answer, with the version of its question.
 #[derive(Debug, Serialize, Deserialize)]
-struct Answered<A> {
+struct AnswerRecord<A> {
     of: u64,
     answer: Conclusion<A>,
 }
@@ -59,7 +59,7 @@ enum Conclusion<A> {
 
 /// The last taken question, and its process.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Taken {
+struct TakenRecord {
     question: u64,
     by: Taker,
 }
@@ -135,15 +135,15 @@ impl Mailbox {
         may_answer: impl Fn() -> bool,
     ) -> Result<Pending, AuthorityError> {
         wait_until(&Env::real(0), patience, || self.is_free(authority) || !may_answer());
-        let version = records::write(authority, &self.asked, &Asked::Question(question))?;
+        let version = records::write(authority, &self.asked, &QuestionRecord::Question(question))?;
         Ok(Pending { mailbox: self.clone(), version })
     }
 
     /// Whether the last question, if any, was answered or withdrawn.
     fn is_free(&self, authority: &dyn Authority) -> bool {
-        let asked = records::read::<Asked<IgnoredAny>>(authority, &self.asked);
+        let asked = records::read::<QuestionRecord<IgnoredAny>>(authority, &self.asked);
         match (asked, self.last_answered(authority)) {
-            (Ok((Version::ABSENT, _) | (_, Some(Asked::Withdrawn))), _) => true,
+            (Ok((Version::ABSENT, _) | (_, Some(QuestionRecord::Withdrawn))), _) => true,
             (Ok((asked, _)), Ok(answered)) => answered >= asked,
             _ => false,
         }
@@ -151,7 +151,7 @@ impl Mailbox {
 
     /// Version of the last answered question.
     fn last_answered(&self, authority: &dyn Authority) -> Result<Version, AuthorityError> {
-        let (_, found) = records::read::<Answered<IgnoredAny>>(authority, &self.answered)?;
+        let (_, found) = records::read::<AnswerRecord<IgnoredAny>>(authority, &self.answered)?;
         Ok(found.map_or(Version::ABSENT, |found| Version(found.of)))
     }
 
@@ -162,19 +162,19 @@ impl Mailbox {
         if !self.write_unwritten(authority) {
             return None;
         }
-        let (version, asked) = records::read::<Asked<Q>>(authority, &self.asked).ok()?;
+        let (version, asked) = records::read::<QuestionRecord<Q>>(authority, &self.asked).ok()?;
         if version <= self.seen {
             return None;
         }
-        let (before, last) = records::read::<Taken>(authority, &self.taken).ok()?;
-        let taken = Taken { question: version.0, by: self.taker()? };
+        let (before, last) = records::read::<TakenRecord>(authority, &self.taken).ok()?;
+        let taken = TakenRecord { question: version.0, by: self.taker()? };
         let is_mine = last.as_ref() == Some(&taken);
         if !is_mine && last.is_some_and(|last| last.question >= version.0) {
             self.write_answer::<()>(authority, version, Conclusion::CutShort).ok()?;
             self.seen = version;
             return None;
         }
-        let Some(Asked::Question(question)) = asked else {
+        let Some(QuestionRecord::Question(question)) = asked else {
             self.seen = version;
             return None;
         };
@@ -217,11 +217,11 @@ impl Mailbox {
         of: Version,
         answer: Conclusion<A>,
     ) -> Result<(), AuthorityError> {
-        let bytes = serde_json::to_vec(&Answered { of: of.0, answer });
+        let bytes = serde_json::to_vec(&AnswerRecord { of: of.0, answer });
         let bytes = bytes.expect("strings and numbers");
         loop {
             let (version, found) =
-                records::read::<Answered<IgnoredAny>>(authority, &self.answered)?;
+                records::read::<AnswerRecord<IgnoredAny>>(authority, &self.answered)?;
             if found.is_some_and(|found| found.of >= of.0) {
                 return Ok(());
             }
@@ -265,10 +265,10 @@ impl Pending {
         });
         let node = self.mailbox.node.in_words();
         match found {
-            Some(Answered { of, answer: Conclusion::Done(answer) }) if of == self.version.0 => {
+            Some(AnswerRecord { of, answer: Conclusion::Done(answer) }) if of == self.version.0 => {
                 Ok(answer)
             }
-            Some(Answered { of, answer: Conclusion::CutShort }) if of == self.version.0 => Err(
+            Some(AnswerRecord { of, answer: Conclusion::CutShort }) if of == self.version.0 => Err(
                 format!("{node} has ended while it was at it: whether it was done is not known"),
             ),
             Some(_) => Err(format!("{node} was asked something else meanwhile: try again")),
@@ -285,7 +285,7 @@ impl Pending {
 
     /// Withdraws the question, to keep later processes from taking it.
     fn withdraw(&self, authority: &dyn Authority) {
-        let withdrawn = serde_json::to_vec(&Asked::<()>::Withdrawn).expect("a word");
+        let withdrawn = serde_json::to_vec(&QuestionRecord::<()>::Withdrawn).expect("a word");
         // A conflict means that a later asker's question has replaced this question.
         let _ = authority.compare_and_swap(&self.mailbox.asked, self.version, &withdrawn);
     }
@@ -295,8 +295,9 @@ impl Pending {
         self.answered::<A>(authority).is_some()
     }
 
-    fn answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> Option<Answered<A>> {
-        let (_, found) = records::read::<Answered<A>>(authority, &self.mailbox.answered).ok()?;
+    fn answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> Option<AnswerRecord<A>> {
+        let (_, found) =
+            records::read::<AnswerRecord<A>>(authority, &self.mailbox.answered).ok()?;
         found.filter(|found| found.of >= self.version.0)
     }
 }
@@ -306,7 +307,7 @@ mod tests {
     use std::cell::Cell;
 
     use lotus_authority::EmbeddedAuthority;
-    use lotus_authority::testing::{Fate, TestAuthority};
+    use lotus_authority::testing::{QuestionOutcome, TestAuthority};
 
     use super::*;
 
@@ -365,7 +366,7 @@ mod tests {
         let mut life = mailbox();
         let (version, _) = take(&mut life, &authority).expect("it was asked");
         let silent = TestAuthority::default();
-        silent.turn(Fate::QuestionLost);
+        silent.turn(QuestionOutcome::QuestionLost);
         life.answer(&silent, version, &"rests");
         assert!(!mailbox().is_free(&authority));
         assert_eq!(life.next::<String>(&silent), None);
@@ -404,13 +405,13 @@ mod tests {
         let mut node = mailbox();
         for question in ["take", "rest"] {
             let asked = ask(authority.values(), question);
-            authority.turn_swaps(Fate::AnswerLost);
+            authority.turn_swaps(QuestionOutcome::AnswerLost);
             assert_eq!(node.next::<String>(&authority), None, "it is not known yet");
             let (version, taken) = node.next::<String>(&authority).expect("it was this process");
             assert_eq!(taken, question);
             node.answer(&authority, version, &"done");
             assert_eq!(node.next::<String>(&authority), None);
-            authority.turn(Fate::Answered);
+            authority.turn(QuestionOutcome::Answered);
             assert_eq!(node.next::<String>(&authority), None, "it is answered");
             assert_eq!(mailbox().next::<String>(&authority), None);
             assert_eq!(told(&asked, authority.values()), Ok("done".to_owned()));

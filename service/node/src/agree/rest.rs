@@ -38,7 +38,7 @@ const NAMES: &str = "resting/names";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum Said {
+enum RestRecord {
     /// Nodes rest for `secs` seconds from their reading of the order.
     Rest {
         secs: u64,
@@ -54,7 +54,7 @@ enum Said {
     Over,
 }
 
-impl Said {
+impl RestRecord {
     fn bytes(self) -> Vec<u8> {
         serde_json::to_vec(&self).expect("a word and numbers")
     }
@@ -83,14 +83,14 @@ impl Rest {
         let env = Env::real(0);
         let name = || records::write(authority, NAMES, &());
         let Version(name) = until_answered(&env, PATIENCE, go_on, name)?;
-        let said = Said::Rest { secs, name };
+        let order = RestRecord::Rest { secs, name };
         let version = until_answered(&env, PATIENCE, go_on, || {
             loop {
-                let (version, found) = records::read::<Said>(authority, KEY)?;
-                if found == Some(said) {
+                let (version, found) = records::read::<RestRecord>(authority, KEY)?;
+                if found == Some(order) {
                     return Ok(version);
                 }
-                match authority.compare_and_swap(KEY, version, &said.bytes()) {
+                match authority.compare_and_swap(KEY, version, &order.bytes()) {
                     Err(AuthorityError::Conflict { .. }) => {}
                     outcome => return outcome,
                 }
@@ -104,11 +104,11 @@ impl Rest {
     /// # Errors
     /// [`AuthorityError::Unavailable`].
     pub fn read(authority: &dyn Authority) -> Result<Option<Self>, AuthorityError> {
-        let (version, said) = records::read(authority, KEY)?;
-        Ok(match said {
-            Some(Said::Rest { secs, name }) => Some(Self { version, secs: Some(secs), name }),
-            Some(Said::ForGood { name }) => Some(Self { version, secs: None, name }),
-            Some(Said::Over) | None => None,
+        let (version, order) = records::read(authority, KEY)?;
+        Ok(match order {
+            Some(RestRecord::Rest { secs, name }) => Some(Self { version, secs: Some(secs), name }),
+            Some(RestRecord::ForGood { name }) => Some(Self { version, secs: None, name }),
+            Some(RestRecord::Over) | None => None,
         })
     }
 
@@ -129,8 +129,8 @@ impl Rest {
     /// [`AuthorityError::Conflict`] in this case; [`AuthorityError::Unavailable`], after 20
     /// seconds.
     pub fn for_good(self, authority: &dyn Authority) -> Result<Self, AuthorityError> {
-        let said = Said::ForGood { name: self.name };
-        let replace = || self.replace(said, authority);
+        let order = RestRecord::ForGood { name: self.name };
+        let replace = || self.replace(order, authority);
         let version = until_answered(&Env::real(0), PATIENCE, go_on, replace)?;
         Ok(Self { version, secs: None, ..self })
     }
@@ -140,7 +140,7 @@ impl Rest {
     /// # Errors
     /// [`AuthorityError::Conflict`] in this case; [`AuthorityError::Unavailable`]: ask again.
     pub fn end(self, authority: &dyn Authority) -> Result<(), AuthorityError> {
-        self.replace(Said::Over, authority).map(drop)
+        self.replace(RestRecord::Over, authority).map(drop)
     }
 
     /// As [`Self::end`], but asks a silent authority again for up to 20 seconds.
@@ -151,12 +151,16 @@ impl Rest {
         until_answered(&Env::real(0), PATIENCE, go_on, || self.end(authority))
     }
 
-    /// Replaces the order by `said`, or finds the replacement by an earlier try.
-    fn replace(self, said: Said, authority: &dyn Authority) -> Result<Version, AuthorityError> {
-        match authority.compare_and_swap(KEY, self.version, &said.bytes()) {
+    /// Replaces the order by `order`, or finds the replacement by an earlier try.
+    fn replace(
+        self,
+        order: RestRecord,
+        authority: &dyn Authority,
+    ) -> Result<Version, AuthorityError> {
+        match authority.compare_and_swap(KEY, self.version, &order.bytes()) {
             Err(conflict @ AuthorityError::Conflict { .. }) => {
-                match records::read::<Said>(authority, KEY)? {
-                    (version, Some(found)) if found == said => Ok(version),
+                match records::read::<RestRecord>(authority, KEY)? {
+                    (version, Some(found)) if found == order => Ok(version),
                     _ => Err(conflict),
                 }
             }
@@ -164,11 +168,11 @@ impl Rest {
         }
     }
 
-    /// Next step of a node that rests for the order; `said` is the order at the authority.
-    pub fn next(self, said: Option<Self>, is_late: bool) -> Next {
-        match said {
+    /// Next step of a node that rests for the order; `order` is the order at the authority.
+    pub fn next(self, order: Option<Self>, is_late: bool) -> Next {
+        match order {
             None => Next::Serve,
-            Some(said) if said.version != self.version => Next::RestFor(said),
+            Some(order) if order.version != self.version => Next::RestFor(order),
             Some(_) if is_late => Next::TakeBack,
             Some(_) => Next::Wait,
         }
@@ -214,19 +218,19 @@ mod tests {
     fn a_rest_is_known_as_ones_own_whichever_answer_is_lost() {
         let authority = TestAuthority::lossy();
         let read = || Rest::read(authority.values()).expect("it answers");
-        let said = Rest::begin(&authority, 7).expect("it answers, sooner or later");
-        assert_eq!(read(), Some(said));
+        let order = Rest::begin(&authority, 7).expect("it answers, sooner or later");
+        assert_eq!(read(), Some(order));
 
         let authority = TestAuthority::lossy();
         let read = || Rest::read(authority.values()).expect("it answers");
-        let said = Rest::begin(authority.values(), 7).expect("it answers");
-        let for_good = said.for_good(&authority).expect("nobody has taken it back");
+        let order = Rest::begin(authority.values(), 7).expect("it answers");
+        let for_good = order.for_good(&authority).expect("nobody has taken it back");
         assert_eq!(read(), Some(for_good));
-        assert_ne!(for_good.version, said.version);
+        assert_ne!(for_good.version, order.version);
 
         let authority = TestAuthority::lossy();
-        let said = Rest::begin(authority.values(), 7).expect("it answers");
-        let taken_back = said.end_patiently(&authority);
+        let order = Rest::begin(authority.values(), 7).expect("it answers");
+        let taken_back = order.end_patiently(&authority);
         taken_back.expect("nobody has said it anew");
         assert_eq!(Rest::read(authority.values()), Ok(None));
         assert!(authority.lost() > 1);
@@ -248,15 +252,15 @@ mod tests {
     #[test]
     fn nothing_is_ended_once_a_node_may_serve_again() {
         let authority = EmbeddedAuthority::new();
-        let said = Rest::begin(&authority, 7).expect("it answers");
-        said.end(&authority).expect("a node is late");
-        assert!(matches!(said.for_good(&authority), Err(AuthorityError::Conflict { .. })));
+        let order = Rest::begin(&authority, 7).expect("it answers");
+        order.end(&authority).expect("a node is late");
+        assert!(matches!(order.for_good(&authority), Err(AuthorityError::Conflict { .. })));
 
-        let said = Rest::begin(&authority, 7).expect("it answers");
-        let for_good = said.for_good(&authority).expect("no node was late");
-        said.end(&authority).expect_err("a node that was late a moment later");
+        let order = Rest::begin(&authority, 7).expect("it answers");
+        let for_good = order.for_good(&authority).expect("no node was late");
+        order.end(&authority).expect_err("a node that was late a moment later");
         assert_eq!(
-            said.next(Rest::read(&authority).expect("it answers"), true),
+            order.next(Rest::read(&authority).expect("it answers"), true),
             Next::RestFor(for_good)
         );
     }
@@ -267,8 +271,8 @@ mod tests {
     fn however_long_a_command_stands_still_no_node_serves_that_it_is_about_to_end() {
         let authority = EmbeddedAuthority::new();
         let read = || Rest::read(&authority).expect("it answers");
-        let said = Rest::begin(&authority, 7).expect("it answers");
-        said.for_good(&authority).expect("no node was late");
+        let order = Rest::begin(&authority, 7).expect("it answers");
+        order.for_good(&authority).expect("no node was late");
         let for_good = read().expect("nodes rest");
         assert_eq!(for_good.secs, None);
         assert_eq!(for_good.next(read(), false), Next::Wait);
@@ -280,7 +284,7 @@ mod tests {
     #[test]
     fn a_node_serves_once_what_it_rests_for_is_taken_back() {
         let (mine, other) = (Rest::told(3, 7), Rest::told(4, 9));
-        for (said, is_late, next) in [
+        for (order, is_late, next) in [
             (None, false, Next::Serve),
             (None, true, Next::Serve),
             (Some(mine), false, Next::Wait),
@@ -288,7 +292,7 @@ mod tests {
             (Some(other), false, Next::RestFor(other)),
             (Some(other), true, Next::RestFor(other)),
         ] {
-            assert_eq!(mine.next(said, is_late), next, "{said:?}, {is_late}");
+            assert_eq!(mine.next(order, is_late), next, "{order:?}, {is_late}");
         }
     }
 }

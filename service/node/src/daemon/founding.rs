@@ -15,10 +15,10 @@ use tracing::info;
 use crate::config::file::ClusterFile;
 use crate::config::name::{NodeKind, NodeName};
 use crate::config::snapshots::Snapshots;
-use crate::host::stop::{Early, Stop};
-use crate::snapshots::beginning::{Beginning, Evidence, decide};
+use crate::host::stop::{StartupEnd, Stop};
 use crate::snapshots::holding::{HeldFile, Holding};
-use crate::snapshots::kept;
+use crate::snapshots::initial_data::{Evidence, InitialData, decide};
+use crate::snapshots::snapshot_files;
 
 /// Number of bits of the ids of clusters and lives.
 const ID_BITS: u32 = 48;
@@ -49,21 +49,21 @@ impl Founding<'_> {
     /// Reads remains of earlier lives on the node's host.
     ///
     /// # Errors
-    /// [`Early::Failed`]: a directory cannot be read.
-    pub(super) fn look(&self, snapshots: &Snapshots) -> Result<Holding, Early> {
+    /// [`StartupEnd::Failed`]: a directory cannot be read.
+    pub(super) fn look(&self, snapshots: &Snapshots) -> Result<Holding, StartupEnd> {
         Ok(Holding::look(self.node, &snapshots.directory, &self.file.state)?)
     }
 
     /// Decides with which data the cluster begins. Waits for the other compute nodes' reports.
     ///
     /// # Errors
-    /// [`Early`].
+    /// [`StartupEnd`].
     pub(super) fn decide(
         &self,
         snapshots: &Snapshots,
         own: &Holding,
         authority: &dyn Authority,
-    ) -> Result<Beginning, Early> {
+    ) -> Result<InitialData, StartupEnd> {
         let nodes = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Compute);
         let nodes: Vec<NodeName> = nodes.filter(|node| *node != self.node).collect();
         let mut told = Default::default();
@@ -82,7 +82,9 @@ impl Founding<'_> {
         let theirs = others.iter().flat_map(|one| &one.held);
         let is_shared = |held: &&HeldFile| {
             let is_own = own.held.iter().any(|known| known.path == held.path);
-            !is_own && held.rank.is_some() && kept::held(held.path.clone()).rank == held.rank
+            !is_own
+                && held.rank.is_some()
+                && snapshot_files::held(held.path.clone()).rank == held.rank
         };
         let mut shared: Vec<HeldFile> = theirs.filter(is_shared).cloned().collect();
         shared.dedup();

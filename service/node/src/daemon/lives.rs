@@ -11,21 +11,21 @@ use tracing::error;
 use super::founding::{Founding, is_founded};
 use super::process::{Daemon, PATIENCE};
 use super::service::Service;
+use crate::agree::cluster_authority::{ClusterAuthority, Host, LostAuthority};
 use crate::agree::loss;
-use crate::agree::seat::{ClusterAuthority, Host, LostAuthority};
 use crate::agree::terms::Terms;
-use crate::host::stop::Early;
-use crate::snapshots::beginning::Beginning;
+use crate::host::stop::StartupEnd;
+use crate::snapshots::initial_data::InitialData;
 
 /// The authority, as seen by a memory node.
-pub(super) enum Reach<'a> {
+pub(super) enum AuthorityAccess<'a> {
     /// The authority is in this process, or memory node 0 has begun the life in etcd.
     Host(&'a Host),
     /// The authority is elsewhere.
     Guest(&'a ClusterAuthority),
 }
 
-impl Reach<'_> {
+impl AuthorityAccess<'_> {
     pub(super) fn authority(&self) -> &dyn Authority {
         match self {
             Self::Host(host) => host.store(),
@@ -55,16 +55,16 @@ impl Reach<'_> {
 /// Compute nodes end when the authority is lost, perhaps before a new authority is in place. The
 /// memory node stays, and tells the new authority of the earlier cluster.
 #[derive(Default)]
-pub(super) struct Tie {
+pub(super) struct AuthorityBond {
     stays: bool,
     is_lost: bool,
 }
 
-impl Tie {
+impl AuthorityBond {
     /// Ties the node, once a cluster `uses` the node's memory, to the last answering authority: the
     /// node reported serving to this authority. Must be called before the authority is asked again.
-    pub(super) fn make(&mut self, reach: &Reach<'_>, uses: bool, env: &Env) {
-        let Reach::Guest(authority) = reach else { return };
+    pub(super) fn make(&mut self, access: &AuthorityAccess<'_>, uses: bool, env: &Env) {
+        let AuthorityAccess::Guest(authority) = access else { return };
         if uses && !self.stays {
             authority.stay(env);
             self.stays = true;
@@ -72,8 +72,8 @@ impl Tie {
     }
 
     /// Logs an error once the bound authority is lost.
-    pub(super) fn look(&mut self, reach: &Reach<'_>) {
-        let Reach::Guest(authority) = reach else { return };
+    pub(super) fn look(&mut self, access: &AuthorityAccess<'_>) {
+        let AuthorityAccess::Guest(authority) = access else { return };
         let Some(lost) = authority.lost().filter(|_| !self.is_lost) else { return };
         error!(
             "{lost}: the memory of this node is of the cluster that is lost. lotus cluster down \
@@ -85,19 +85,19 @@ impl Tie {
 
 impl Daemon<'_> {
     /// Checks that the cluster, if founded, was founded with a file like this node's.
-    pub(super) fn check_file(&self, authority: &dyn Authority) -> Result<(), Early> {
+    pub(super) fn check_file(&self, authority: &dyn Authority) -> Result<(), StartupEnd> {
         if !self.ask(|| is_founded(authority))? {
             return Ok(());
         }
         let made = self.ask(|| Terms::read(authority))?;
         match made.and_then(|made| made.difference(&Terms::of(self.file))) {
-            Some(why) => Err(Early::Failed(format!("{}: {why}", self.file.path.display()))),
+            Some(why) => Err(StartupEnd::Failed(format!("{}: {why}", self.file.path.display()))),
             None => Ok(()),
         }
     }
 
     /// Reports remains of earlier lives on this host to compute node 0, unless the cluster exists.
-    pub(super) fn tell_what_there_is(&self, authority: &dyn Authority) -> Result<(), Early> {
+    pub(super) fn tell_what_there_is(&self, authority: &dyn Authority) -> Result<(), StartupEnd> {
         let Some(snapshots) = &self.file.snapshots else { return Ok(()) };
         if self.ask(|| is_founded(authority))? {
             return Ok(());
@@ -107,7 +107,10 @@ impl Daemon<'_> {
     }
 
     /// Decides, as compute node 0, the initial data of the cluster, unless it exists.
-    pub(super) fn beginning(&self, authority: &dyn Authority) -> Result<Option<Beginning>, Early> {
+    pub(super) fn beginning(
+        &self,
+        authority: &dyn Authority,
+    ) -> Result<Option<InitialData>, StartupEnd> {
         let Some(snapshots) = &self.file.snapshots else { return Ok(None) };
         if self.node.index != 0 || self.ask(|| is_founded(authority))? {
             return Ok(None);
@@ -137,10 +140,10 @@ impl Daemon<'_> {
         service: Service,
         cluster: Arc<Cluster>,
         lost: LostAuthority,
-    ) -> Result<(), Early> {
+    ) -> Result<(), StartupEnd> {
         error!(node = %self.node, %lost, "the cluster's state is gone");
         std::mem::forget((service, cluster));
-        Err(Early::Failed(format!(
+        Err(StartupEnd::Failed(format!(
             "{lost}: no node knows this cluster any more, and what is committed now could not be \
              kept. lotus cluster down --no-snapshot on all hosts ends what is left, and lotus \
              cluster up begins with the last snapshot, if there is one"

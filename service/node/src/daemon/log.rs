@@ -89,8 +89,8 @@ mod tests {
         use std::sync::{Arc, Mutex};
 
         #[derive(Clone, Default)]
-        struct Kept(Arc<Mutex<Vec<u8>>>);
-        impl Write for Kept {
+        struct LogBuffer(Arc<Mutex<Vec<u8>>>);
+        impl Write for LogBuffer {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.0.lock().expect("no panic").extend_from_slice(bytes);
                 Ok(bytes.len())
@@ -100,8 +100,8 @@ mod tests {
                 Ok(())
             }
         }
-        let kept = Kept::default();
-        let written = kept.clone();
+        let buffer = LogBuffer::default();
+        let written = buffer.clone();
         let lines = tracing_subscriber::fmt::layer()
             .with_writer(move || OneLine(written.clone()))
             .with_ansi(false);
@@ -109,7 +109,7 @@ mod tests {
             let name = "a\n2026-01-01 ERROR all is lost\u{1b}[2J";
             warn!(table = %name, "dropped {name}");
         });
-        let text = String::from_utf8(kept.0.lock().expect("no panic").clone()).expect("text");
+        let text = String::from_utf8(buffer.0.lock().expect("no panic").clone()).expect("text");
         assert_eq!((text.lines().count(), text.ends_with('\n')), (1, true), "{text}");
         assert!(text.contains("a\\n2026") && !text.contains('\u{1b}'), "{text}");
     }

@@ -3,14 +3,14 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use lotus_fabric::counters::Lent;
+use lotus_fabric::counters::LentResources;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::shm::Host;
 use lotus_fabric::tcp::{TargetCounters, TcpFabric};
 use lotus_server::{Gauge, Metrics};
 
-use super::standing::Shown;
+use super::standing::SharedState;
 use crate::config::address::HostPort;
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::NodeName;
@@ -55,13 +55,13 @@ impl Memory {
         registered > 0
     }
 
-    fn lent(&self) -> Lent {
+    fn lent(&self) -> LentResources {
         match self {
             Self::Shm(host) => host.lent(),
             Self::Tcp(fabric, id) => {
                 // The process has next to no other memory.
                 let used_bytes = anonymous_bytes(std::process::id());
-                Lent { used_bytes, ..fabric.lent(*id).unwrap_or_default() }
+                LentResources { used_bytes, ..fabric.lent(*id).unwrap_or_default() }
             }
         }
     }
@@ -82,17 +82,18 @@ impl Memory {
         self: &Arc<Self>,
         file: &ClusterFile,
         node: NodeName,
-        standing: &Shown,
+        standing: &SharedState,
         env: &Env,
     ) -> Result<Option<Metrics>, String> {
         let Some(address) = &file.memory_nodes[usize::from(node.index)].metrics else {
             return Ok(None);
         };
         let limit = file.settings.memory_bytes as f64;
-        let lent = |of: fn(Lent) -> Option<f64>| -> Box<dyn Fn() -> Option<f64> + Send + Sync> {
-            let memory = Arc::clone(self);
-            Box::new(move || of(memory.lent()))
-        };
+        let lent =
+            |of: fn(LentResources) -> Option<f64>| -> Box<dyn Fn() -> Option<f64> + Send + Sync> {
+                let memory = Arc::clone(self);
+                Box::new(move || of(memory.lent()))
+            };
         let gauge = |name, help, read| Gauge { name, help, label: None, read };
         let gauges = vec![
             gauge(

@@ -1,7 +1,7 @@
 //! The process of a node, from start to end. Imports all other rooms.
 //!
 //! * `process`: start, services and end of the process; `log`: log lines; `memory`: lent memory;
-//!   `standing`: whether the memory is used; `turned_away`: refused connections;
+//!   `standing`: whether the memory is used; `refusal_log`: refused connections;
 //! * `service`: services for applications; `watch`: log lines about the other nodes;
 //! * `lives`: the life of the cluster; `founding`: the initial data, before a life begins.
 //!
@@ -13,9 +13,9 @@ mod lives;
 mod log;
 mod memory;
 mod process;
+mod refusal_log;
 mod service;
 mod standing;
-mod turned_away;
 mod watch;
 
 pub(crate) use process::run;

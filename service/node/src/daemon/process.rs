@@ -17,25 +17,25 @@ use lotus_recovery::membership::{self, MembershipError};
 use tracing::{error, info, warn};
 
 use super::founding::is_founded;
-use super::lives::{Reach, Tie};
+use super::lives::{AuthorityAccess, AuthorityBond};
 use super::log;
 use super::memory::Memory;
+use super::refusal_log::{Counts, RefusalLog};
 use super::service::Service;
-use super::standing::{Duty, Follower, Shown};
-use super::turned_away::{Counts, TurnedAway};
+use super::standing::{Follower, MemoryNodeState, SharedState};
 use super::watch::Watch;
+use crate::agree::cluster_authority::{self, AuthorityUnreachable, ClusterAuthority, authority};
 use crate::agree::records::{self, Record, Stage};
 use crate::agree::rest::Rest;
-use crate::agree::seat::{self, ClusterAuthority, Unreached, authority};
 use crate::agree::terms::Terms;
 use crate::application::{Application, create_missing};
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::{NodeKind, NodeName};
 use crate::host::polling::wait_until;
 use crate::host::processes::{StateFolder, make_private};
-use crate::host::stop::{Early, Stop, Vigil, Waited};
+use crate::host::stop::{LoggedWait, StartupEnd, Stop, Waited};
 use crate::host::{descriptors, memory};
-use crate::snapshots::beginning::Beginning;
+use crate::snapshots::initial_data::InitialData;
 use crate::snapshots::marker::Marker;
 
 /// Time for which a node waits for other nodes.
@@ -93,8 +93,8 @@ pub(crate) fn run(
     });
     info!(%node, "ended");
     match ended {
-        Ok(()) | Err(Early::Told) => Ok(()),
-        Err(Early::Failed(why)) => Err(why),
+        Ok(()) | Err(StartupEnd::Told) => Ok(()),
+        Err(StartupEnd::Failed(why)) => Err(why),
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Daemon<'a> {
 
 impl Daemon<'_> {
     /// Waits until all host names resolve; names may be created together with the hosts.
-    fn await_names(&self) -> Result<(), Early> {
+    fn await_names(&self) -> Result<(), StartupEnd> {
         let mut known = Ok(());
         self.stop.wait_until(&self.env, PATIENCE, || {
             known = self.file.look_up_names();
@@ -133,26 +133,26 @@ impl Daemon<'_> {
         Ok(known.map_err(|unknown| sentence(&unknown))?)
     }
 
-    fn lend_memory(mut self) -> Result<(), Early> {
+    fn lend_memory(mut self) -> Result<(), StartupEnd> {
         let (file, node) = (self.file, self.node);
         if let Some(warning) = memory::check_memory(file, 1)? {
             warn!("{warning}");
         }
-        let shown = Shown::default();
+        let shown = SharedState::default();
         // The authority is reached before memory is lent: compute nodes use all reachable memory,
         // and a node waiting for the authority gives up after a while, perhaps with the last
         // copies.
         if node.index == 0 {
             // Memory node 0 hosts the authority, or begins a life in etcd.
-            let prepared = seat::Host::prepare(file, &self.env, PATIENCE, &self.stop)?;
+            let prepared = cluster_authority::Host::prepare(file, &self.env, PATIENCE, &self.stop)?;
             if let Some(authority) = prepared.running() {
                 self.record.found = self.cluster_found(authority)?;
             }
             let memory = Memory::start(file, node, &self.env)?;
             let _metrics = memory.show(file, node, &shown, &self.env)?;
             self.is_here();
-            let hosted = seat::Host::start(file, &self.env, prepared)?;
-            self.lend_until_told(&Reach::Host(&hosted), &memory, &shown)?;
+            let hosted = cluster_authority::Host::start(file, &self.env, prepared)?;
+            self.lend_until_told(&AuthorityAccess::Host(&hosted), &memory, &shown)?;
             hosted.end(file, &self.env);
         } else {
             let authority = self.connect()?;
@@ -160,14 +160,14 @@ impl Daemon<'_> {
             let memory = Memory::start(file, node, &self.env)?;
             let _metrics = memory.show(file, node, &shown, &self.env)?;
             self.is_here();
-            self.lend_until_told(&Reach::Guest(&authority), &memory, &shown)?;
+            self.lend_until_told(&AuthorityAccess::Guest(&authority), &memory, &shown)?;
         }
         Ok(())
     }
 
     /// Epoch of the cluster existing before this process lends memory. Memory that is new to an
     /// existing cluster is made ready before use.
-    fn cluster_found(&self, authority: &dyn Authority) -> Result<Option<u32>, Early> {
+    fn cluster_found(&self, authority: &dyn Authority) -> Result<Option<u32>, StartupEnd> {
         self.ask(|| match membership::read(authority) {
             Ok(found) => Ok(Some(found.epoch().0)),
             Err(MembershipError::Authority(error)) => Err(error),
@@ -178,41 +178,41 @@ impl Daemon<'_> {
     /// Lends memory until the node is told to end, or was given up.
     fn lend_until_told(
         &mut self,
-        reach: &Reach<'_>,
+        access: &AuthorityAccess<'_>,
         memory: &Memory,
-        shown: &Shown,
-    ) -> Result<(), Early> {
-        let authority = reach.authority();
+        shown: &SharedState,
+    ) -> Result<(), StartupEnd> {
+        let authority = access.authority();
         // The memory may already be in use, so a silent authority is no reason to give up.
-        while let Err(Early::Failed(why)) = self.say(Stage::Serving, authority) {
+        while let Err(StartupEnd::Failed(why)) = self.say(Stage::Serving, authority) {
             warn!("{why}");
         }
         point_here!(self.node.index, MemoryServing);
         info!(node = %self.node, "serving");
-        let mut turned_away = TurnedAway::default();
+        let mut refusal_log = RefusalLog::default();
         let mut follower = Follower::new(self.node.id(self.file), self.env.now(), shown);
-        let mut tie = Tie::default();
+        let mut bond = AuthorityBond::default();
         let mut ended = Ok(());
         let mut told = false;
         while ended.is_ok() && !told {
             let counts = memory.counters().map(Counts::from).unwrap_or_default();
-            turned_away
-                .look(Counts { at_the_authority: reach.refused(), ..counts }, self.env.now());
+            refusal_log
+                .look(Counts { at_the_authority: access.refused(), ..counts }, self.env.now());
             // Read before the membership.
             let lends = memory.is_in_use();
             if !lends {
                 self.report_again(authority);
             }
             // Before the next question: a new authority would be taken for the cluster's own.
-            tie.make(reach, lends, &self.env);
+            bond.make(access, lends, &self.env);
             let members = membership::read(authority);
-            tie.look(reach);
-            if let Some(duty) = follower.look(self.env.now(), lends, members) {
-                ended = self.now_stands(duty);
+            bond.look(access);
+            if let Some(state) = follower.look(self.env.now(), lends, members) {
+                ended = self.now_stands(state);
             }
             // Once a new cluster is founded here, stragglers of the earlier cluster have no effect.
-            if reach.is_called_by_an_earlier_life() && !self.ask(|| is_founded(authority))? {
-                return Err(Early::Failed(
+            if access.is_called_by_an_earlier_life() && !self.ask(|| is_founded(authority))? {
+                return Err(StartupEnd::Failed(
                     "the authority of a running cluster was here, and its state is gone: nodes of \
                      that cluster still run. lotus cluster down --no-snapshot on all hosts ends \
                      them, and lotus cluster up begins with the last snapshot, if there is one"
@@ -246,23 +246,23 @@ impl Daemon<'_> {
     ///
     /// # Errors
     /// The node was given up, and its process is to end.
-    fn now_stands(&self, duty: Duty) -> Result<(), Early> {
+    fn now_stands(&self, state: MemoryNodeState) -> Result<(), StartupEnd> {
         let in_words = self.node.in_words();
         let has_authority = self.node.index == 0 && !self.file.authority.outlives_the_cluster();
-        match duty {
-            Duty::Starting | Duty::Serving => info!("{in_words} takes part"),
-            Duty::Unknown => warn!("the authority does not answer"),
-            Duty::Waiting => warn!(
+        match state {
+            MemoryNodeState::Starting | MemoryNodeState::Serving => info!("{in_words} takes part"),
+            MemoryNodeState::Unknown => warn!("the authority does not answer"),
+            MemoryNodeState::Waiting => warn!(
                 "{in_words} was given up before this process began: it waits to be taken in again"
             ),
             // The node's end would end the whole cluster.
-            Duty::GivenUp if has_authority => error!(
+            MemoryNodeState::GivenUp if has_authority => error!(
                 "{in_words} was given up, its memory is not used any more, and it goes on as the \
                  authority only: a restart of the whole cluster gives it a part again"
             ),
-            Duty::GivenUp => {
+            MemoryNodeState::GivenUp => {
                 error!(node = %self.node, "given up");
-                return Err(Early::Failed(format!(
+                return Err(StartupEnd::Failed(format!(
                     "{in_words} was given up: the compute nodes took it for dead, and its memory \
                      is out of date. Start it again"
                 )));
@@ -276,17 +276,17 @@ impl Daemon<'_> {
     pub(super) fn ask<T>(
         &self,
         ask: impl FnMut() -> Result<T, AuthorityError>,
-    ) -> Result<T, Early> {
-        let mut vigil = Vigil::new(&self.stop, &self.env);
-        let waits = || vigil.look("the authority to answer");
+    ) -> Result<T, StartupEnd> {
+        let mut wait = LoggedWait::new(&self.stop, &self.env);
+        let waits = || wait.look("the authority to answer");
         match records::until_answered(&self.env, PATIENCE, waits, ask) {
-            Err(AuthorityError::Unavailable) if self.stop.is_told() => Err(Early::Told),
-            answer => answer.map_err(|error| Early::Failed(sentence(&error))),
+            Err(AuthorityError::Unavailable) if self.stop.is_told() => Err(StartupEnd::Told),
+            answer => answer.map_err(|error| StartupEnd::Failed(sentence(&error))),
         }
     }
 
     /// Reports the node's stage.
-    fn say(&self, stage: Stage, authority: &dyn Authority) -> Result<(), Early> {
+    fn say(&self, stage: Stage, authority: &dyn Authority) -> Result<(), StartupEnd> {
         self.ask(|| self.record.at(stage).write(self.node, authority))
     }
 
@@ -313,13 +313,13 @@ impl Daemon<'_> {
     }
 
     /// Connects to the authority, which may start after this node.
-    fn connect(&self) -> Result<ClusterAuthority, Early> {
+    fn connect(&self) -> Result<ClusterAuthority, StartupEnd> {
         let authority = authority(self.file)?;
         let mut outcome = Ok(());
         self.stop.wait_until(&self.env, PATIENCE, || {
             outcome = authority.connect();
             match &outcome {
-                Err(Unreached::Silent(why)) => Some(format!("the authority: {why}")),
+                Err(AuthorityUnreachable::Silent(why)) => Some(format!("the authority: {why}")),
                 _ => None,
             }
         })?;
@@ -328,7 +328,7 @@ impl Daemon<'_> {
         Ok(authority)
     }
 
-    fn compute(self) -> Result<(), Early> {
+    fn compute(self) -> Result<(), StartupEnd> {
         let (file, node) = (self.file, self.node);
         let authority = Arc::new(self.connect()?);
         let id = node.id(file);
@@ -356,7 +356,7 @@ impl Daemon<'_> {
         authority: Arc<ClusterAuthority>,
         machines: Threads,
         counts: &dyn Fn() -> Counts,
-    ) -> Result<(), Early> {
+    ) -> Result<(), StartupEnd> {
         // Only now: by now a second process of this node would have failed on the address in use.
         self.is_here();
         self.say(Stage::Starting, &*authority)?;
@@ -368,7 +368,7 @@ impl Daemon<'_> {
 
     /// Waits until all memory nodes serve, except the nodes that the cluster has given up and goes
     /// on without. The log names all missing nodes at once.
-    fn await_memory(&self, authority: &dyn Authority) -> Result<(), Early> {
+    fn await_memory(&self, authority: &dyn Authority) -> Result<(), StartupEnd> {
         let mut missing = String::new();
         let waited = self.stop.wait_until(&self.env, PATIENCE, || {
             let memory = NodeName::all(self.file).filter(|node| node.kind == NodeKind::Memory);
@@ -389,7 +389,7 @@ impl Daemon<'_> {
         })?;
         match waited {
             Waited::Late => {
-                Err(Early::Failed(format!("{missing} does not serve after {PATIENCE:?}")))
+                Err(StartupEnd::Failed(format!("{missing} does not serve after {PATIENCE:?}")))
             }
             Waited::Holds => Ok(()),
         }
@@ -397,7 +397,7 @@ impl Daemon<'_> {
 
     /// Waits until compute node 0 has created and filled all tables, as long as loading makes
     /// progress.
-    fn await_data(&self, cluster: &Cluster) -> Result<(), Early> {
+    fn await_data(&self, cluster: &Cluster) -> Result<(), StartupEnd> {
         let founder = NodeName::compute(0).in_words();
         let mut load = LoadWatch::new(PATIENCE);
         let mut found = Ok(Data::Loaded);
@@ -407,7 +407,9 @@ impl Daemon<'_> {
                 .then(|| format!("{founder} to make and fill all tables"))
         })?;
         match found.map_err(|error| sentence(&error))? {
-            Data::CutShort { why } => Err(Early::Failed(refusal(&ClusterError::CutShort { why }))),
+            Data::CutShort { why } => {
+                Err(StartupEnd::Failed(refusal(&ClusterError::CutShort { why })))
+            }
             _ => Ok(()),
         }
     }
@@ -417,7 +419,7 @@ impl Daemon<'_> {
         &self,
         authority: &Arc<ClusterAuthority>,
         machines: Threads,
-    ) -> Result<Arc<Cluster>, Early> {
+    ) -> Result<Arc<Cluster>, StartupEnd> {
         let (file, node) = (self.file, self.node);
         self.tell_what_there_is(&**authority)?;
         self.await_memory(&**authority)?;
@@ -428,7 +430,7 @@ impl Daemon<'_> {
         }
         authority.stay(&self.env);
         let index = usize::from(node.index);
-        let vigil = Mutex::new(Vigil::new(&self.stop, &self.env));
+        let logged_wait = Mutex::new(LoggedWait::new(&self.stop, &self.env));
         let look = move |wait| {
             let what = match wait {
                 Wait::Recovery => "the others to settle what this node has left".to_owned(),
@@ -442,13 +444,13 @@ impl Daemon<'_> {
                     format!("{founder} to make the cluster: {STARTED_THERE}")
                 }
             };
-            vigil.lock().unwrap_or_else(PoisonError::into_inner).look(&what)
+            logged_wait.lock().unwrap_or_else(PoisonError::into_inner).look(&what)
         };
         let builder = file.builder().part([index], Arc::clone(authority) as _, PATIENCE);
         let cluster = builder.while_waiting(look).start_on(machines);
         let cluster = Arc::new(cluster.map_err(|error| match error {
-            ClusterError::Interrupted => Early::Told,
-            error => Early::Failed(refusal(&error)),
+            ClusterError::Interrupted => StartupEnd::Told,
+            error => StartupEnd::Failed(refusal(&error)),
         })?);
         if cluster.has_returned() {
             info!(%node, "taking part again, as a new incarnation");
@@ -469,7 +471,7 @@ impl Daemon<'_> {
         &self,
         cluster: &Cluster,
         authority: &dyn Authority,
-        beginning: Option<&Beginning>,
+        beginning: Option<&InitialData>,
     ) -> Result<(), String> {
         let notes = self.application.notes();
         let restored = match (&self.file.snapshots, beginning) {
@@ -490,7 +492,7 @@ impl Daemon<'_> {
 
     /// The order to rest for all nodes, if given. The node's own stage is written first: the
     /// ordering process sees the stage, or this node sees the order.
-    fn told_to_rest(&self, authority: &dyn Authority) -> Result<Option<Rest>, Early> {
+    fn told_to_rest(&self, authority: &dyn Authority) -> Result<Option<Rest>, StartupEnd> {
         self.say(Stage::Opening, authority)?;
         match &self.file.snapshots {
             Some(_) => self.ask(|| Rest::read(authority)),
@@ -500,7 +502,7 @@ impl Daemon<'_> {
     }
 
     /// Starts to serve applications, unless all nodes are told to rest (I176).
-    fn open(&self, service: &mut Service, authority: &dyn Authority) -> Result<(), Early> {
+    fn open(&self, service: &mut Service, authority: &dyn Authority) -> Result<(), StartupEnd> {
         match self.told_to_rest(authority)? {
             Some(rest) => {
                 info!("all nodes are told to rest: nothing is taken from applications yet");
@@ -516,7 +518,7 @@ impl Daemon<'_> {
         authority: &Arc<ClusterAuthority>,
         cluster: Arc<Cluster>,
         counts: &dyn Fn() -> Counts,
-    ) -> Result<(), Early> {
+    ) -> Result<(), StartupEnd> {
         let (file, node) = (self.file, self.node);
         let index = usize::from(node.index);
         let mut service =
@@ -531,14 +533,14 @@ impl Daemon<'_> {
         point_here!(node.index, Serving);
         info!(%node, "serving");
         let mut watch = Watch::new(file, &**authority);
-        let mut turned_away = TurnedAway::default();
+        let mut refusal_log = RefusalLog::default();
         let mut turn = 0_u32;
         while !self.stop.is_told() {
             turn = turn.wrapping_add(1);
             if !cluster.is_serving() {
                 error!(%node, "expelled");
                 let in_words = node.in_words();
-                return Err(Early::Failed(format!(
+                return Err(StartupEnd::Failed(format!(
                     "{in_words} was expelled: the others took it for dead, or did not reach it. \
                      Start it again"
                 )));
@@ -554,7 +556,7 @@ impl Daemon<'_> {
                 self.stand_by_record(&**authority);
             }
             service.look(&**authority);
-            turned_away.look(counts(), self.env.now());
+            refusal_log.look(counts(), self.env.now());
             let mut glances = 0_u32;
             wait_until(&self.env, LOOK_AROUND, || {
                 glances += 1;
@@ -652,6 +654,6 @@ mod tests {
             }
             Err::<(), _>(AuthorityError::Unavailable)
         });
-        assert!(matches!(ended, Err(Early::Told)) && asked == 2, "{ended:?}, {asked}");
+        assert!(matches!(ended, Err(StartupEnd::Told)) && asked == 2, "{ended:?}, {asked}");
     }
 }

@@ -9,22 +9,22 @@ use lotus_server::{Config, Gauge, Registry, Server};
 
 use super::memory::bind;
 use crate::agree::alive::Alive;
-use crate::agree::look::Look;
+use crate::agree::mailbox_server::MailboxServer;
 use crate::agree::rest::Rest;
 use crate::application::{Application, Opened, open_tables};
 use crate::config::file::{ClusterFile, Net};
 use crate::config::name::NodeName;
 use crate::host::sockets::local_door;
-use crate::requests::copier::{Copier, Door};
+use crate::requests::copier::{Copier, StoppableServer};
 use crate::requests::operator::Operator;
 use crate::snapshots::marker::Marker;
 
 /// Services that run beside a compute node. Dropping the value stops them.
 pub struct Service {
     /// Server for applications; `None` if the file names no address.
-    door: Option<Rc<RefCell<Door>>>,
+    server: Option<Rc<RefCell<StoppableServer>>>,
     /// Parts for further requests: of operators, snapshots, the application.
-    others: Vec<Box<dyn Look>>,
+    others: Vec<Box<dyn MailboxServer>>,
 }
 
 impl Service {
@@ -40,18 +40,20 @@ impl Service {
         cluster: &Arc<Cluster>,
         authority: &Arc<dyn Authority>,
     ) -> Result<Self, String> {
-        let mut others: Vec<Box<dyn Look>> = vec![Box::new(Operator::new(node, cluster))];
+        let mut others: Vec<Box<dyn MailboxServer>> = vec![Box::new(Operator::new(node, cluster))];
         if file.authority.outlives_the_cluster() {
             others.push(Box::new(Alive::new(node)));
         }
         open_tables(file, cluster)?;
         let Opened { procedures, requests } = application.open(file, node, cluster)?;
         others.extend(requests);
-        let door = file.serves_applications().then(|| {
+        let server = file.serves_applications().then(|| {
             let (file, cluster) = (file.clone(), Arc::clone(cluster));
-            Door::closed(Box::new(move || serve(&file, node, &cluster, procedures.clone())))
+            StoppableServer::closed(Box::new(move || {
+                serve(&file, node, &cluster, procedures.clone())
+            }))
         });
-        let door = door.map(|door| Rc::new(RefCell::new(door)));
+        let server = server.map(|server| Rc::new(RefCell::new(server)));
         if let Some(snapshots) = &file.snapshots {
             let copier = Copier::new(
                 node,
@@ -59,12 +61,12 @@ impl Service {
                 authority,
                 snapshots,
                 application.notes(),
-                door.as_ref(),
+                server.as_ref(),
                 Marker::new(node, &file.state),
             );
             others.push(Box::new(copier));
         }
-        Ok(Self { door, others })
+        Ok(Self { server, others })
     }
 
     /// Admits applications.
@@ -72,7 +74,7 @@ impl Service {
     /// # Errors
     /// A sentence: a port is taken, or a key cannot be read.
     pub fn open(&self) -> Result<(), String> {
-        self.door.as_ref().map_or(Ok(()), |door| door.borrow_mut().open())
+        self.server.as_ref().map_or(Ok(()), |server| server.borrow_mut().open())
     }
 
     /// Keeps applications out until `rest`, an order to all nodes, is over.
@@ -91,7 +93,7 @@ impl Service {
     }
 
     /// Adds a polled part.
-    pub fn add(&mut self, other: Box<dyn Look>) {
+    pub fn add(&mut self, other: Box<dyn MailboxServer>) {
         self.others.push(other);
     }
 
@@ -105,7 +107,7 @@ impl Service {
     /// # Errors
     /// The server's thread has panicked.
     pub fn stop(self) -> Result<(), String> {
-        self.door.map_or(Ok(()), |door| door.borrow_mut().close())
+        self.server.map_or(Ok(()), |server| server.borrow_mut().close())
     }
 }
 
@@ -122,9 +124,9 @@ fn serve(
     let addresses = all.map(|client| client.address.to_string()).collect();
     let mut config = Config::new(bind(client.listens(), "applications")?, addresses);
     if let Net::Shm { directory } = &file.net {
-        let door = local_door(directory, index, file.compute_nodes.len());
+        let socket = local_door(directory, index, file.compute_nodes.len());
         let why = |error| format!("cannot serve applications of this host: {error}");
-        config.local = Some(door.map_err(why)?);
+        config.local = Some(socket.map_err(why)?);
     }
     config.metrics = own.metrics.as_ref().map(|address| bind(address, "metrics")).transpose()?;
     if let Some(snapshots) = file.snapshots.clone() {

@@ -36,7 +36,7 @@ const NO_CLUSTER: Epoch = Epoch(0);
 /// Part of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Duty {
+pub enum MemoryNodeState {
     /// The process has not begun to serve.
     Starting,
     /// Memory in use, or about to be.
@@ -49,7 +49,7 @@ pub enum Duty {
     Unknown,
 }
 
-impl Duty {
+impl MemoryNodeState {
     const ALL: [Self; 5] =
         [Self::Starting, Self::Serving, Self::Waiting, Self::GivenUp, Self::Unknown];
 
@@ -67,27 +67,27 @@ impl Duty {
 
 /// A duty, shared with the thread of the metrics.
 #[derive(Clone, Debug)]
-pub struct Shown(Arc<AtomicU8>);
+pub struct SharedState(Arc<AtomicU8>);
 
-impl Default for Shown {
+impl Default for SharedState {
     fn default() -> Self {
-        Self(Arc::new(AtomicU8::new(Duty::Starting as u8)))
+        Self(Arc::new(AtomicU8::new(MemoryNodeState::Starting as u8)))
     }
 }
 
-impl Shown {
+impl SharedState {
     /// Health of the node now.
     ///
     /// # Errors
     /// Why the node takes no part.
     pub fn health(&self) -> Result<&'static str, &'static str> {
         let shown = self.0.load(Ordering::Relaxed);
-        let duty = Duty::ALL.into_iter().find(|one| *one as u8 == shown);
-        duty.unwrap_or(Duty::Unknown).in_a_word()
+        let state = MemoryNodeState::ALL.into_iter().find(|one| *one as u8 == shown);
+        state.unwrap_or(MemoryNodeState::Unknown).in_a_word()
     }
 
-    fn set(&self, duty: Duty) {
-        self.0.store(duty as u8, Ordering::Relaxed);
+    fn set(&self, state: MemoryNodeState) {
+        self.0.store(state as u8, Ordering::Relaxed);
     }
 }
 
@@ -99,15 +99,21 @@ pub struct Follower {
     own_after: Option<Epoch>,
     /// Time of the authority's last answer.
     heard: Nanos,
-    duty: Duty,
-    shown: Shown,
+    state: MemoryNodeState,
+    shown: SharedState,
 }
 
 impl Follower {
     /// Creates the follower of memory node `me`, which begins to serve.
-    pub fn new(me: NodeId, now: Nanos, shown: &Shown) -> Self {
-        shown.set(Duty::Serving);
-        Self { me, own_after: None, heard: now, duty: Duty::Serving, shown: shown.clone() }
+    pub fn new(me: NodeId, now: Nanos, shown: &SharedState) -> Self {
+        shown.set(MemoryNodeState::Serving);
+        Self {
+            me,
+            own_after: None,
+            heard: now,
+            state: MemoryNodeState::Serving,
+            shown: shown.clone(),
+        }
     }
 
     fn knew_no_cluster(&self) -> bool {
@@ -121,8 +127,8 @@ impl Follower {
         now: Nanos,
         lends: bool,
         read: Result<Membership, MembershipError>,
-    ) -> Option<Duty> {
-        let duty = match read {
+    ) -> Option<MemoryNodeState> {
+        let state = match read {
             Ok(members) => {
                 self.heard = now;
                 let part = members.part_of(self.me, self.own_after.filter(|_| lends));
@@ -133,22 +139,22 @@ impl Follower {
                     self.own_after = Some(members.epoch());
                 }
                 match part {
-                    MemoryPart::InUse => Duty::Serving,
-                    MemoryPart::Awaited => Duty::Waiting,
-                    MemoryPart::GivenUp => Duty::GivenUp,
+                    MemoryPart::InUse => MemoryNodeState::Serving,
+                    MemoryPart::Awaited => MemoryNodeState::Waiting,
+                    MemoryPart::GivenUp => MemoryNodeState::GivenUp,
                 }
             }
             // No cluster yet: the founder waits for this node.
             Err(MembershipError::Damaged(_)) if !lends || self.knew_no_cluster() => {
                 self.own_after = Some(NO_CLUSTER);
                 self.heard = now;
-                Duty::Serving
+                MemoryNodeState::Serving
             }
-            Err(_) if now.since(self.heard) < UNHEARD => self.duty,
-            Err(_) => Duty::Unknown,
+            Err(_) if now.since(self.heard) < UNHEARD => self.state,
+            Err(_) => MemoryNodeState::Unknown,
         };
-        self.shown.set(duty);
-        (std::mem::replace(&mut self.duty, duty) != duty).then_some(duty)
+        self.shown.set(state);
+        (std::mem::replace(&mut self.state, state) != state).then_some(state)
     }
 }
 
@@ -171,8 +177,8 @@ mod tests {
         Membership::new([(NodeId(2), Incarnation::new(1).expect("not zero"))])
     }
 
-    fn follower() -> (Follower, Shown) {
-        let shown = Shown::default();
+    fn follower() -> (Follower, SharedState) {
+        let shown = SharedState::default();
         assert_eq!(shown.health(), Err("starting"));
         (Follower::new(ME, at(0), &shown), shown)
     }
@@ -184,11 +190,15 @@ mod tests {
         let (mut node, shown) = follower();
         assert_eq!(node.look(at(100), false, none()), None, "the cluster is not founded yet");
         assert_eq!(node.look(at(105), true, silent()), None);
-        assert_eq!(node.look(at(112), true, silent()), Some(Duty::Unknown));
+        assert_eq!(node.look(at(112), true, silent()), Some(MemoryNodeState::Unknown));
         assert_eq!(shown.health(), Err("the authority does not answer"));
-        assert_eq!(node.look(at(113), true, Ok(founded())), Some(Duty::Serving));
+        assert_eq!(node.look(at(113), true, Ok(founded())), Some(MemoryNodeState::Serving));
         assert_eq!(node.look(at(114), true, none()), None);
-        assert_eq!(node.look(at(130), true, none()), Some(Duty::Unknown), "of another life");
+        assert_eq!(
+            node.look(at(130), true, none()),
+            Some(MemoryNodeState::Unknown),
+            "of another life"
+        );
     }
 
     fn lost() -> Membership {
@@ -203,21 +213,25 @@ mod tests {
         for was_in_use_before_the_founding in [false, true] {
             let (mut node, _) = follower();
             assert_eq!(node.look(at(1), was_in_use_before_the_founding, none()), None);
-            assert_eq!(node.look(at(30), true, Ok(lost())), Some(Duty::GivenUp));
+            assert_eq!(node.look(at(30), true, Ok(lost())), Some(MemoryNodeState::GivenUp));
         }
         let (mut node, _) = follower();
         assert_eq!(node.look(at(1), false, none()), None);
         assert_eq!(node.look(at(2), false, Ok(founded())), None, "it was put to use meanwhile");
-        assert_eq!(node.look(at(30), true, Ok(lost())), Some(Duty::GivenUp));
+        assert_eq!(node.look(at(30), true, Ok(lost())), Some(MemoryNodeState::GivenUp));
     }
 
     #[test]
     fn a_node_that_was_started_again_tells_its_predecessors_loss_from_its_own() {
         let (mut node, _) = follower();
         assert_eq!(node.look(at(1), false, Ok(founded())), None, "nobody has noticed yet");
-        assert_eq!(node.look(at(2), false, Ok(lost())), Some(Duty::Waiting));
+        assert_eq!(node.look(at(2), false, Ok(lost())), Some(MemoryNodeState::Waiting));
         assert_eq!(node.look(at(3), true, Ok(lost())), None, "it is ready, and not taken in yet");
         let (mut node, _) = follower();
-        assert_eq!(node.look(at(2), true, Ok(lost())), Some(Duty::Waiting), "the same at once");
+        assert_eq!(
+            node.look(at(2), true, Ok(lost())),
+            Some(MemoryNodeState::Waiting),
+            "the same at once"
+        );
     }
 }

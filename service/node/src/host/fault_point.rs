@@ -6,7 +6,7 @@
 //! the second of three memory nodes. The defaults are the first piece, the first passage, and every
 //! compute node. A kill is a SIGKILL, a stop a SIGSTOP; `kill -CONT` resumes the process.
 
-use lotus_points::{Fate, FaultPoint, Passage, Place, Striker, install};
+use lotus_points::{FaultInjector, FaultPoint, Passage, PassageOutcome, Place, install};
 use rustix::process::{Signal, getpid, kill_process};
 use tracing::warn;
 
@@ -66,7 +66,7 @@ impl Wanted {
     }
 }
 
-impl Striker for Wanted {
+impl FaultInjector for Wanted {
     fn meets(&mut self, passage: &Passage) -> bool {
         let here = passage.point == self.point && self.place.is(passage.index, passage.count);
         if !here || self.passage == 0 {
@@ -76,12 +76,12 @@ impl Striker for Wanted {
         self.passage == 0
     }
 
-    fn strike(&mut self, passage: &Passage) -> Fate {
+    fn strike(&mut self, passage: &Passage) -> PassageOutcome {
         warn!(point = passage.point.name(), "struck");
         let signal = if self.kills { Signal::KILL } else { Signal::STOP };
         // A process may always signal itself.
         let _ = kill_process(getpid(), signal);
-        if self.kills { Fate::Halt } else { Fate::Go }
+        if self.kills { PassageOutcome::Halt } else { PassageOutcome::Go }
     }
 }
 

@@ -29,14 +29,14 @@ const SAYING_AGAIN: Duration = Duration::from_secs(10);
 
 /// Reason why a node ends before it serves.
 #[derive(Debug)]
-pub enum Early {
+pub enum StartupEnd {
     /// A signal told the node to end.
     Told,
     /// The node cannot serve; a sentence.
     Failed(String),
 }
 
-impl From<String> for Early {
+impl From<String> for StartupEnd {
     fn from(why: String) -> Self {
         Self::Failed(why)
     }
@@ -159,15 +159,15 @@ impl Stop {
     /// the process at once.
     ///
     /// # Errors
-    /// [`Early::Told`], before the work begins.
-    pub fn or_end_at_once<T>(&self, work: impl FnOnce() -> T) -> Result<T, Early> {
+    /// [`StartupEnd::Told`], before the work begins.
+    pub fn or_end_at_once<T>(&self, work: impl FnOnce() -> T) -> Result<T, StartupEnd> {
         let set = |at_once| {
             let mut state = self.lock();
             state.at_once = at_once;
             state.told
         };
         if set(true) {
-            return Err(Early::Told);
+            return Err(StartupEnd::Told);
         }
         let outcome = work();
         set(false);
@@ -178,24 +178,24 @@ impl Stop {
     /// missing.
     ///
     /// # Errors
-    /// [`Early::Told`].
+    /// [`StartupEnd::Told`].
     pub fn wait_until(
         &self,
         env: &Env,
         patience: Duration,
         mut missing: impl FnMut() -> Option<String>,
-    ) -> Result<Waited, Early> {
-        let mut vigil = Vigil::new(self, env);
+    ) -> Result<Waited, StartupEnd> {
+        let mut wait = LoggedWait::new(self, env);
         let mut told = false;
         let holds = wait_until(env, patience, || match missing() {
             None => true,
             Some(what) => {
-                told = vigil.look(&what).is_break();
+                told = wait.look(&what).is_break();
                 told
             }
         });
         match (told, holds) {
-            (true, _) => Err(Early::Told),
+            (true, _) => Err(StartupEnd::Told),
             (false, true) => Ok(Waited::Holds),
             (false, false) => Ok(Waited::Late),
         }
@@ -207,14 +207,14 @@ impl Stop {
 }
 
 /// A wait that logs its reason and duration, and notices the order to end.
-pub struct Vigil {
+pub struct LoggedWait {
     stop: Stop,
     env: Env,
     /// Reason for the wait, its start, and the time of the last log line.
     said: Option<(String, Nanos, Nanos)>,
 }
 
-impl Vigil {
+impl LoggedWait {
     /// Creates a wait that has not begun.
     pub fn new(stop: &Stop, env: &Env) -> Self {
         Self { stop: stop.clone(), env: env.clone(), said: None }
@@ -281,7 +281,7 @@ mod tests {
         stop.tell(SIGTERM);
         assert!(stop.is_told_within(Duration::from_secs(600)));
         let waited = stop.wait_until(&env, hour, || Some("nothing".to_owned()));
-        assert!(matches!(waited, Err(Early::Told)), "{waited:?}");
-        assert!(matches!(stop.or_end_at_once(|| ()), Err(Early::Told)));
+        assert!(matches!(waited, Err(StartupEnd::Told)), "{waited:?}");
+        assert!(matches!(stop.or_end_at_once(|| ()), Err(StartupEnd::Told)));
     }
 }

@@ -20,8 +20,8 @@ use lotus_server::Server;
 use serde::{Deserialize, Serialize};
 use tracing::{error, info};
 
-use crate::agree::look::Look;
 use crate::agree::mailbox::{Mailbox, Pending, may_take_part};
+use crate::agree::mailbox_server::MailboxServer;
 use crate::agree::records::{Record, Stage};
 use crate::agree::rest::{Next, Rest};
 use crate::application::Notes;
@@ -62,13 +62,13 @@ fn mailbox(node: NodeName) -> Mailbox {
 }
 
 /// The server for applications, which can be stopped and started.
-pub struct Door {
+pub struct StoppableServer {
     open: Box<dyn Fn() -> Result<Server, String>>,
     server: Option<Server>,
 }
 
-impl Door {
-    /// Creates a closed door; `open` starts the server.
+impl StoppableServer {
+    /// Creates a stopped server; `open` starts the server.
     pub fn closed(open: Box<dyn Fn() -> Result<Server, String>>) -> Self {
         Self { open, server: None }
     }
@@ -102,7 +102,7 @@ pub struct Copier {
     authority: Arc<dyn Authority>,
     snapshots: Snapshots,
     notes: Arc<dyn Notes>,
-    door: Option<Rc<RefCell<Door>>>,
+    applications: Option<Rc<RefCell<StoppableServer>>>,
     env: Env,
     /// The order to rest, and its expiry; `None` for good.
     resting: Option<(Rest, Option<Nanos>)>,
@@ -121,7 +121,7 @@ impl Copier {
         authority: &Arc<dyn Authority>,
         snapshots: &Snapshots,
         notes: Arc<dyn Notes>,
-        door: Option<&Rc<RefCell<Door>>>,
+        applications: Option<&Rc<RefCell<StoppableServer>>>,
         marker: Marker,
     ) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Copier {
             authority: Arc::clone(authority),
             snapshots: snapshots.clone(),
             notes,
-            door: door.map(Rc::clone),
+            applications: applications.map(Rc::clone),
             env: cluster.machines().outside(),
             resting: None,
             under_way: None,
@@ -192,8 +192,8 @@ impl Copier {
         if let Some(silent) = self.cluster.silent_memory(self.index).first() {
             return Err(format!("memory node {silent} does not answer"));
         }
-        if let Some(door) = &self.door {
-            door.borrow_mut().close()?;
+        if let Some(server) = &self.applications {
+            server.borrow_mut().close()?;
         }
         self.resting = Some(self.until(rest));
         info!("resting: nothing is taken from applications");
@@ -203,9 +203,9 @@ impl Copier {
     }
 
     fn serve(&mut self) -> Result<(), String> {
-        // If the door cannot be opened, the node still rests and tries again at the next look.
-        if let Some(door) = &self.door {
-            door.borrow_mut().open()?;
+        // If the server cannot be started, the node still rests and tries again at the next look.
+        if let Some(server) = &self.applications {
+            server.borrow_mut().open()?;
         }
         if self.resting.take().is_some() {
             info!("serving again");
@@ -214,7 +214,7 @@ impl Copier {
     }
 }
 
-impl Look for Copier {
+impl MailboxServer for Copier {
     fn find(&mut self, rest: Rest) {
         self.resting = Some(self.until(rest));
     }
@@ -282,14 +282,14 @@ impl AskError {
 }
 
 /// A question that was asked of a node.
-struct Asked<'a> {
+struct NodeQuestion<'a> {
     file: &'a ClusterFile,
     authority: &'a dyn Authority,
     node: NodeName,
     pending: Result<Pending, AuthorityError>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> NodeQuestion<'a> {
     /// Asks the question, while the node may take part.
     fn of(
         file: &'a ClusterFile,
@@ -402,7 +402,7 @@ pub fn take(
     let mut out = String::new();
     for node in serving(file, authority)? {
         let left = deadline.since(env.now());
-        let asked = Asked::of(file, authority, node, Question::Take, left);
+        let asked = NodeQuestion::of(file, authority, node, Question::Take, left);
         match asked.wait(deadline.since(env.now())) {
             Ok(Answer::Taken(snapshot)) => return Ok((node, snapshot)),
             Ok(answer) => return Err(format!("{} answers {answer:?}", node.in_words())),
@@ -441,7 +441,7 @@ pub fn take_last(
         let _ = said.end_patiently(authority);
         for node in nodes.unwrap_or_default() {
             // An unreachable node serves again without the question.
-            let asked = Asked::of(file, authority, node, Question::Look, RESTING_PATIENCE);
+            let asked = NodeQuestion::of(file, authority, node, Question::Look, RESTING_PATIENCE);
             let _ = asked.wait(RESTING_PATIENCE);
         }
         return taken;
@@ -466,8 +466,9 @@ fn bring_to_rest(
     authority: &dyn Authority,
 ) -> Result<(), String> {
     let question = Question::Rest { secs, version: said.version() };
-    let ask = |node: &NodeName| Asked::of(file, authority, *node, question, RESTING_PATIENCE);
-    let asked: Vec<Asked<'_>> = nodes.iter().map(ask).collect();
+    let ask =
+        |node: &NodeName| NodeQuestion::of(file, authority, *node, question, RESTING_PATIENCE);
+    let asked: Vec<NodeQuestion<'_>> = nodes.iter().map(ask).collect();
     asked.into_iter().try_for_each(|asked| match asked.wait(RESTING_PATIENCE) {
         Ok(_) | Err(AskError::Out(_)) => Ok(()),
         Err(why) => Err(why.in_words()),
@@ -497,7 +498,7 @@ mod tests {
     use std::path::Path;
 
     use lotus_authority::EmbeddedAuthority;
-    use lotus_authority::testing::{Fate, Question as Asked, TestAuthority};
+    use lotus_authority::testing::{Question as NodeQuestion, QuestionOutcome, TestAuthority};
     use lotus_fabric::ids::Incarnation;
     use lotus_recovery::{Membership, membership};
 
@@ -538,8 +539,8 @@ mod tests {
         let found = at_stage(&file, &authority, serves).expect("it answers");
         assert_eq!(found.iter().map(|(node, _)| *node).collect::<Vec<_>>(), COMPUTE);
         authority.follow(|question, _| match question {
-            Asked::Read { key: "node/cn-1" } => Fate::QuestionLost,
-            _ => Fate::Answered,
+            NodeQuestion::Read { key: "node/cn-1" } => QuestionOutcome::QuestionLost,
+            _ => QuestionOutcome::Answered,
         });
         assert!(at_stage(&file, &authority, serves).is_err());
     }
@@ -552,11 +553,11 @@ mod tests {
         let authority = cluster(&file, Stage::Ending);
         let mut asked = 0;
         authority.follow(move |question, values| {
-            asked += u32::from(matches!(question, Asked::Read { key: "node/cn-1" }));
+            asked += u32::from(matches!(question, NodeQuestion::Read { key: "node/cn-1" }));
             if asked == 3 {
                 record(Stage::Ended).write(COMPUTE[1], values).expect("it answers");
             }
-            Fate::Answered
+            QuestionOutcome::Answered
         });
         assert_eq!(await_ends(&file, &authority), Ok(()));
         let last = Record::read(COMPUTE[1], authority.values()).expect("it answers");

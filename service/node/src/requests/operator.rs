@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus::{
-    Balancing, Cluster, CoordinatorFigures, GroupMemory, Machines, MemoryFigures, MoveCounters,
-    MoveError, Moved, Moving, NodeMemory, RowCounts, Seat, ShardId, Submitted, TableMemory,
+    Balancing, Cluster, CoordinatorFigures, CoordinatorId, GroupMemory, Machines, MemoryFigures,
+    MoveCounters, MoveError, Moved, Moving, NodeMemory, RowCounts, ShardId, Submitted, TableMemory,
 };
 use lotus_authority::Authority;
 use lotus_authority::Version;
 use lotus_fabric::env::{Env, Nanos};
 use serde::{Deserialize, Serialize};
 
-use crate::agree::look::Look;
 use crate::agree::mailbox::{self, Mailbox};
+use crate::agree::mailbox_server::MailboxServer;
 use crate::config::name::{NodeKind, NodeName};
 use crate::host::polling::wait_until;
 
@@ -381,8 +381,12 @@ impl Operator {
     }
 
     fn ask_figures(&self) -> Vec<Submitted<CoordinatorFigures>> {
-        let mine = self.cluster.seats().filter(|seat| seat.compute_node == self.index);
-        mine.map(|seat: Seat| self.cluster.coordinator_figures(seat)).collect()
+        let mine = self
+            .cluster
+            .coordinators()
+            .filter(|coordinator_id| coordinator_id.compute_node == self.index);
+        mine.map(|coordinator_id: CoordinatorId| self.cluster.coordinator_figures(coordinator_id))
+            .collect()
     }
 
     fn ask_memory(&self, rows: bool) -> MemoryAsked {
@@ -569,7 +573,7 @@ impl From<Balancing> for Switch {
     }
 }
 
-impl Look for Operator {
+impl MailboxServer for Operator {
     fn look(&mut self, authority: &dyn Authority) {
         if self.pending.is_none() {
             let Some((version, question)) = self.mailbox.next(authority) else { return };

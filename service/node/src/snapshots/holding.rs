@@ -7,7 +7,7 @@
 //! newest.
 //!
 //! # What it is not
-//! A decision: compute node 0 decides, from the reports of all hosts ([`super::beginning`]).
+//! A decision: compute node 0 decides, from the reports of all hosts ([`super::initial_data`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ use lotus_authority::{Authority, AuthorityError};
 use lotus_files::{Existing, Files, Readers, write_whole};
 use serde::{Deserialize, Serialize};
 
-use super::kept::{self, Rank};
+use super::snapshot_files::{self, Rank};
 use crate::agree::records;
 use crate::config::name::NodeName;
 
@@ -52,14 +52,14 @@ pub struct KnownSnapshot {
 
 /// Mark of a cluster that has served.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Lived {
+pub struct ClusterMark {
     /// The cluster's last life.
     pub life: SnapshotLife,
     /// The newest snapshot; `None` if the life began afresh, and took no snapshot.
     pub newest: Option<KnownSnapshot>,
 }
 
-impl Lived {
+impl ClusterMark {
     fn order(&self) -> (SnapshotLife, Option<Rank>) {
         (self.life, self.newest.as_ref().map(|known| known.rank))
     }
@@ -114,7 +114,7 @@ pub struct Holding {
     /// Snapshots in its directory, the newest first.
     pub held: Vec<HeldFile>,
     /// Latest mark in its state directory.
-    pub lived: Option<Lived>,
+    pub lived: Option<ClusterMark>,
 }
 
 fn key(node: NodeName) -> String {
@@ -127,10 +127,10 @@ impl Holding {
     /// # Errors
     /// A sentence: a directory cannot be read.
     pub fn look(node: NodeName, directory: &Path, state: &Path) -> Result<Self, String> {
-        let held = kept::all_held(directory).map_err(|error| {
+        let held = snapshot_files::all_held(directory).map_err(|error| {
             format!("cannot look for snapshots in {}: {error}", directory.display())
         })?;
-        Ok(Self { node, held, lived: Lived::read(state)? })
+        Ok(Self { node, held, lived: ClusterMark::read(state)? })
     }
 
     /// Publishes the holding for the other nodes.

@@ -11,9 +11,9 @@ use lotus_authority::{Authority, AuthorityError};
 use lotus_files::Disk;
 use tracing::warn;
 
-use super::holding::{KnownSnapshot, Lived};
+use super::holding::{ClusterMark, KnownSnapshot};
 use super::{LIFE, RESTORED, Snapshot};
-use crate::agree::look::Look;
+use crate::agree::mailbox_server::MailboxServer;
 use crate::agree::records;
 use crate::config::name::NodeName;
 
@@ -48,7 +48,7 @@ fn known(node: NodeName, snapshot: &Snapshot) -> KnownSnapshot {
 pub struct Marker {
     node: NodeName,
     state: PathBuf,
-    written: Option<Lived>,
+    written: Option<ClusterMark>,
     looks: u32,
 }
 
@@ -68,7 +68,7 @@ impl Marker {
         let restored = records::read::<Snapshot>(authority, RESTORED)?.1;
         let restored = restored.map(|restored| known(NodeName::compute(0), &restored));
         let taken = records::read::<Option<KnownSnapshot>>(authority, TAKEN)?.1.flatten();
-        let mark = Lived { life, newest: taken.or(restored) };
+        let mark = ClusterMark { life, newest: taken.or(restored) };
         if self.written.as_ref() != Some(&mark) {
             match mark.write(&Disk, &self.state, self.node) {
                 Ok(()) => self.written = Some(mark),
@@ -82,7 +82,7 @@ impl Marker {
     }
 }
 
-impl Look for Marker {
+impl MailboxServer for Marker {
     fn look(&mut self, authority: &dyn Authority) {
         self.looks = (self.looks + 1) % LOOKS;
         if self.looks == 0 {

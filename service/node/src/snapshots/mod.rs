@@ -3,8 +3,8 @@
 //! # What it is
 //! A new snapshot is written beside the existing files under a temporary name, and gets its final
 //! name last ([`lotus_files`]); then the oldest files are removed, until as many whole snapshots
-//! are left as the cluster's file says ([`kept`]). Each snapshot also holds the application's
-//! values at the authority ([`Notes`]).
+//! are left as the cluster's file says ([`snapshot_files`]). Each snapshot also holds the
+//! application's values at the authority ([`Notes`]).
 //!
 //! # Which snapshot is the newest
 //! Of the latest life, the snapshot with the highest sequence number. The number is drawn together
@@ -15,19 +15,19 @@
 //!
 //! # Which snapshot a cluster begins with
 //! Compute node 0 asks all compute nodes for the holdings of their hosts ([`holding`]) and decides
-//! ([`beginning`]). Each node marks on its host that the cluster has lived, and the newest snapshot
-//! ([`marker`]).
+//! ([`initial_data`]). Each node marks on its host that the cluster has lived, and the newest
+//! snapshot ([`marker`]).
 //!
 //! # What it is not
 //! A transfer between hosts. A snapshot stays on the host of the node that took the snapshot, and
 //! is restored from compute node 0's host, or from any directory readable there.
 
-pub mod beginning;
 mod digest;
+mod fault_disk;
 pub mod holding;
-pub mod kept;
+pub mod initial_data;
 pub mod marker;
-mod struck;
+pub mod snapshot_files;
 #[cfg(test)]
 mod tests;
 
@@ -52,10 +52,10 @@ use tracing::warn;
 use crate::agree::records;
 use crate::application::Notes;
 use crate::config::snapshots::{IfDamaged, Snapshots};
-use beginning::Beginning;
 pub use digest::Digest;
-use kept::Rank;
-use struck::Struck;
+use fault_disk::FaultDisk;
+use initial_data::InitialData;
+use snapshot_files::Rank;
 
 /// Prefix of the name of an unfinished snapshot.
 const UNFINISHED: &str = "next-";
@@ -153,7 +153,7 @@ fn date(nanos: u64) -> String {
 impl Snapshots {
     /// Time since the newest snapshot on this host was taken, if any.
     pub fn newest_age(&self, now: Nanos) -> Option<Duration> {
-        kept::newest_taken(&self.directory).map(|taken| now.since(taken))
+        snapshot_files::newest_taken(&self.directory).map(|taken| now.since(taken))
     }
 
     /// Snapshot files of the directory, the newest first.
@@ -161,7 +161,7 @@ impl Snapshots {
     /// # Errors
     /// The directory cannot be read.
     pub fn paths(&self) -> io::Result<Vec<PathBuf>> {
-        kept::all(&self.directory)
+        snapshot_files::all(&self.directory)
     }
 
     /// Snapshot files of the directory, the newest first, each with its content or its error. A
@@ -170,7 +170,7 @@ impl Snapshots {
     /// # Errors
     /// The directory cannot be read.
     pub fn read_all(&self) -> io::Result<Vec<(PathBuf, Result<Snapshot, SnapshotError>)>> {
-        let read = |path: PathBuf| match kept::check(&path) {
+        let read = |path: PathBuf| match snapshot_files::check(&path) {
             Err(SnapshotError::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
             found => Some((path.clone(), found.map(|info| Snapshot::new(path, &info)))),
         };
@@ -187,7 +187,7 @@ impl Snapshots {
         authority: &dyn Authority,
         notes: &dyn Notes,
     ) -> Result<Snapshot, String> {
-        self.take_through(&Struck, cluster, authority, notes)
+        self.take_through(&FaultDisk, cluster, authority, notes)
     }
 
     fn take_through(
@@ -205,14 +205,14 @@ impl Snapshots {
         let env = cluster.machines().outside();
         let label = |timestamp| self.label(authority, &env, timestamp);
         let taken = cluster.snapshot_with(open, label, after).and_then(|(part, info)| {
-            let name = kept::name(info.head.label);
+            let name = snapshot_files::name(info.head.label);
             part.publish(&name, Existing::Kept)?;
             Ok(Snapshot::new(self.directory.join(name), &info))
         });
         let taken = taken.map_err(|error| {
             format!("no snapshot could be taken in {}: {error}", self.directory.display())
         })?;
-        if let Err(error) = kept::prune(files, &self.directory, self.keep) {
+        if let Err(error) = snapshot_files::prune(files, &self.directory, self.keep) {
             warn!(%error, "old snapshots cannot be removed");
         }
         point_here!(0, SnapshotPruned);
@@ -227,7 +227,7 @@ impl Snapshots {
         env: &Env,
         timestamp: Timestamp,
     ) -> Result<SnapshotLabel, SnapshotError> {
-        let there = kept::last_sequence(&self.directory)?;
+        let there = snapshot_files::last_sequence(&self.directory)?;
         let mut next = None;
         let enter = || {
             records::update(authority, LAST, |last: &mut Last| {
@@ -243,7 +243,7 @@ impl Snapshots {
         Ok(SnapshotLabel { life: life.unwrap_or_default(), sequence, taken: Env::real(0).now() })
     }
 
-    /// Fills a new cluster with the newest snapshot of `beginning`, if any, and publishes the
+    /// Fills a new cluster with the newest snapshot of `initial_data`, if any, and publishes the
     /// restored snapshot at the authority.
     ///
     /// # Errors
@@ -254,7 +254,7 @@ impl Snapshots {
         cluster: &Cluster,
         authority: &dyn Authority,
         notes: &dyn Notes,
-        beginning: &Beginning,
+        beginning: &InitialData,
     ) -> Result<Option<Snapshot>, String> {
         let env = cluster.machines().outside();
         let last = Last { sequence: beginning.last, timestamp: 0 };
@@ -281,7 +281,7 @@ impl Snapshots {
                     return Err(format!("{} cannot be restored: {error}{cure}", path.display()));
                 }
                 Err(error) if self.if_damaged == IfDamaged::Stop => {
-                    return Err(kept::refusal(all, &error));
+                    return Err(snapshot_files::refusal(all, &error));
                 }
                 Err(error) => {
                     warn!(%error, path = %path.display(), "a snapshot is left out");
@@ -303,7 +303,7 @@ impl Snapshots {
 /// Publishes the snapshot that the cluster begins with, and the number to count on from.
 fn begin_with(
     restored: Snapshot,
-    beginning: &Beginning,
+    beginning: &InitialData,
     restore_notes: impl Fn() -> Result<(), AuthorityError>,
     authority: &dyn Authority,
     env: &Env,

@@ -11,8 +11,8 @@ use lotus_files::Disk;
 use lotus_files::faults::{Fault, Faulty, Names, Op};
 use tempfile::TempDir;
 
-use super::beginning::{Evidence, decide};
 use super::holding::Holding;
+use super::initial_data::{Evidence, decide};
 use super::*;
 use crate::application::NoNotes;
 use crate::config::name::NodeName;
@@ -112,13 +112,13 @@ fn strike(files: &Faulty, cluster: &Cluster, older: &Path, case: &str) {
     for name in names(older) {
         fs::copy(older.join(&name), directory.path().join(name)).expect("there is room");
     }
-    let former = kept::all(directory.path()).expect("readable")[0].clone();
+    let former = snapshot_files::all(directory.path()).expect("readable")[0].clone();
     let (snapshots, authority) = (snapshots(directory.path()), EmbeddedAuthority::new());
     let taken = snapshots.take_through(files, cluster, &authority, &NoNotes);
     if taken.is_ok() {
         files.lose_power(Names::Lost);
     }
-    let all = kept::all(directory.path()).expect("readable");
+    let all = snapshot_files::all(directory.path()).expect("readable");
     assert!(all.iter().all(|path| is_whole(path)), "{case}: a name of a damaged file in {all:?}");
     assert!(all.len() >= snapshots.keep, "{case}: too few are left: {all:?}");
     match &taken {
@@ -127,7 +127,7 @@ fn strike(files: &Faulty, cluster: &Cluster, older: &Path, case: &str) {
     }
     // The next snapshot, taken by another process, finds nothing in its way.
     let next = snapshots.take(cluster, &authority, &NoNotes).expect("nothing fails any more");
-    let all = kept::all(directory.path()).expect("readable");
+    let all = snapshot_files::all(directory.path()).expect("readable");
     assert_eq!((all.len(), &all[0]), (snapshots.keep, &next.path), "{case}");
     assert_eq!(names(directory.path()).len(), all.len(), "{case}: parts are left");
 }
@@ -181,9 +181,9 @@ fn two_nodes_of_a_host_write_files_of_their_own() {
     let (late, info) = cluster.snapshot_with(open, label, Vec::new).expect("no fault");
     let taken = snapshots.take(&cluster, &authority, &NoNotes).expect("no fault");
     assert!(is_whole(&taken.path) && taken.sequence > info.head.label.sequence, "{taken:?}");
-    late.publish(kept::name(info.head.label), Existing::Kept).expect("a name of its own");
+    late.publish(snapshot_files::name(info.head.label), Existing::Kept).expect("a name of its own");
     assert!(is_whole(&taken.path));
-    assert_eq!(kept::all(directory.path()).expect("readable")[0], taken.path);
+    assert_eq!(snapshot_files::all(directory.path()).expect("readable")[0], taken.path);
     cluster.stop().expect("it ends");
 }
 
@@ -204,7 +204,7 @@ fn the_newest_is_what_was_taken_last_whatever_clocks_say() {
     let now = Env::real(0).now();
     let taken = snapshots.take(&cluster, &authority, &NoNotes).expect("no fault");
     assert_eq!(taken.sequence, 5, "one more than the largest that there is");
-    assert_eq!(kept::all(directory.path()).expect("readable")[0], taken.path);
+    assert_eq!(snapshot_files::all(directory.path()).expect("readable")[0], taken.path);
     let dates = [now, Env::real(0).now()].map(|time| date(time.0));
     assert!(dates[0] <= taken.time && taken.time <= dates[1], "{taken:?}");
     // A file of an older timestamp and a higher number is newer.
@@ -242,14 +242,14 @@ fn damaged_files_do_not_count_and_the_newest_whole_ones_stay() {
     let (snapshots, authority) = (snapshots(directory.path()), EmbeddedAuthority::new());
     let paths = [1, 2, 3, 4, 5, 6].map(|sequence| {
         let label = SnapshotLabel { sequence, taken: Nanos(sequence), ..SnapshotLabel::default() };
-        write_labelled(&cluster, directory.path(), &kept::name(label), label);
-        directory.path().join(kept::name(label))
+        write_labelled(&cluster, directory.path(), &snapshot_files::name(label), label);
+        directory.path().join(snapshot_files::name(label))
     });
     let other = directory.path().join("notes.txt");
     fs::write(&other, "of others").expect("there is room");
     [3, 4, 5].iter().for_each(|at: &usize| cut(&paths[*at]));
     fs::write(&paths[5], "").expect("it is ours");
-    kept::prune(&Disk, directory.path(), snapshots.keep).expect("readable");
+    snapshot_files::prune(&Disk, directory.path(), snapshots.keep).expect("readable");
     let left: Vec<bool> = paths.iter().map(|path| path.exists()).collect();
     assert_eq!(left, [false, true, true, true, true, true], "2 and 3 are whole");
     assert!(other.exists());
@@ -260,7 +260,10 @@ fn damaged_files_do_not_count_and_the_newest_whole_ones_stay() {
     let age = snapshots.newest_age(now).expect("there are some");
     assert!(age < Duration::from_secs(600), "{age:?}");
     cluster.stop().expect("it ends");
-    assert_eq!(kept::all(&directory.path().join("nowhere")).expect("as good as empty").len(), 0);
+    assert_eq!(
+        snapshot_files::all(&directory.path().join("nowhere")).expect("as good as empty").len(),
+        0
+    );
 }
 
 #[test]

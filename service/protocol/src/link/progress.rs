@@ -10,24 +10,24 @@ use std::time::Duration;
 
 /// Least progress that a peer has to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Patience {
+pub struct MinimumProgress {
     /// The length of an interval.
     pub interval: Duration,
     /// Bytes that must move in each interval, in each direction, unless less is owed.
     pub bytes: usize,
 }
 
-impl Patience {
+impl MinimumProgress {
     /// Default of `bytes`.
     pub const BYTES: usize = 64 << 10;
 
-    /// Patience with the usual number of bytes.
+    /// Minimum progress with the usual number of bytes.
     pub const fn of(interval: Duration) -> Self {
         Self { interval, bytes: Self::BYTES }
     }
 }
 
-impl fmt::Display for Patience {
+impl fmt::Display for MinimumProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes in {:?}", self.bytes, self.interval)
     }

@@ -8,7 +8,7 @@ use crate::common::raw::{PATIENCE, Raw, blob};
 use crate::common::{ACCOUNTS, Bank, INITIAL, balance, run};
 use lotus_client::{Client, ConnectError};
 use lotus_protocol::frame;
-use lotus_protocol::handshake::{Guest, Refusal};
+use lotus_protocol::handshake::{ClientHandshake, Refusal};
 use lotus_protocol::messages::{self, Answer, Bytes, Call, Failure, Op, decode};
 use lotus_server::{Key, Rules, Security};
 
@@ -25,7 +25,7 @@ fn assert_serves(bank: &Bank) {
 fn noise_at_the_door_is_refused() {
     let bank = Bank::open(1);
     let mut hello = Vec::new();
-    let _guest = Guest::start(None, &mut hello).unwrap();
+    let _guest = ClientHandshake::start(None, &mut hello).unwrap();
     let mut newer = hello.clone();
     newer[frame::HEADER_BYTES + 8] += 1;
     let mut secured = hello;
@@ -155,7 +155,7 @@ fn there_is_room_for_so_many() {
     let admitted: Vec<Raw> = (0..3).map(|_| Raw::admitted(address)).collect();
     let mut fourth = Raw::open(address);
     let mut hello = Vec::new();
-    let _guest = Guest::start(None, &mut hello).unwrap();
+    let _guest = ClientHandshake::start(None, &mut hello).unwrap();
     fourth.stream.write_all(&hello).unwrap();
     assert_eq!(fourth.refusal(), Refusal::Full);
     drop(admitted);
@@ -170,7 +170,7 @@ fn a_node_that_has_left_lets_nobody_in() {
     let try_again = |_| {
         let mut raw = Raw::open(bank.servers[1].address());
         let mut hello = Vec::new();
-        let _guest = Guest::start(None, &mut hello).unwrap();
+        let _guest = ClientHandshake::start(None, &mut hello).unwrap();
         raw.stream.write_all(&hello).unwrap();
         raw.greeting().map(|refusal| (raw, refusal))
     };

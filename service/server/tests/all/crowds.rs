@@ -74,7 +74,7 @@ fn clients_that_come_at_one_moment_all_come_in() {
     let mut raws: Vec<TcpStream> =
         (0..CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
     let mut hello = Vec::new();
-    let _guest = lotus_protocol::handshake::Guest::start(None, &mut hello).unwrap();
+    let _guest = lotus_protocol::handshake::ClientHandshake::start(None, &mut hello).unwrap();
     for raw in &mut raws {
         raw.set_read_timeout(Some(PATIENCE)).unwrap();
         raw.write_all(&hello).unwrap();
@@ -126,7 +126,7 @@ fn from_another_address(at: SocketAddr) -> TcpStream {
     })
 }
 
-/// The doorman once waited with the seventh connection of one address, which may have six places,
+/// The acceptor once waited with the seventh connection of one address, which may have six places,
 /// and let no client of another address in, although two places were free.
 #[test]
 fn one_address_with_more_than_its_share_keeps_no_other_out() {
@@ -136,7 +136,7 @@ fn one_address_with_more_than_its_share_keeps_no_other_out() {
     });
     let address = bank.servers[0].address();
     let mut hello = Vec::new();
-    let _guest = lotus_protocol::handshake::Guest::start(None, &mut hello).unwrap();
+    let _guest = lotus_protocol::handshake::ClientHandshake::start(None, &mut hello).unwrap();
     let mut silent: Vec<TcpStream> = Vec::new();
     // Seven; then more than the port holds.
     for more in [7, 40] {

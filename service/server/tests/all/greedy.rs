@@ -12,7 +12,7 @@ use crate::common::{ACCOUNTS, Bank, INITIAL, balance, get, run, value};
 use lotus::{Cluster, MAX_RECORD_BYTES, TableSpec};
 use lotus_client::{CallError, Effect, Failure, Kind};
 use lotus_fabric::env::Env;
-use lotus_protocol::messages::{self, Answer, Excess, Op, RESULT_BYTES, Room, decode};
+use lotus_protocol::messages::{self, Answer, Excess, Op, RESULT_BYTES, ScarceResource, decode};
 
 /// Lease of the compute nodes: longer than a loaded machine makes them silent.
 const LEASE: Duration = Duration::from_secs(4);
@@ -193,7 +193,7 @@ fn a_client_that_has_not_read_is_told_to_come_back_and_nothing_is_lost() {
             let frame = raw.next().expect("an answer to each");
             match decode(messages::split(&frame).unwrap().1).unwrap() {
                 Answer::Done(_) => done += 1,
-                Answer::Failed(Failure::Busy(Room::Answers)) => busy += 1,
+                Answer::Failed(Failure::Busy(ScarceResource::Answers)) => busy += 1,
                 other => panic!("{other:?}"),
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::raw::Raw;
 use crate::common::{ACCOUNTS, Bank, INITIAL, balance, run};
-use lotus::{Isolation, Seat, Session, TableSpec, TxnError};
+use lotus::{CoordinatorId, Isolation, Session, TableSpec, TxnError};
 use lotus_client::{CallError, Client, Failure, Rows, Scan, TableId};
 use lotus_protocol::messages::{self, Answer, Bytes, Op, decode, split};
 use lotus_server::Config;
@@ -100,9 +100,10 @@ fn every_scan_beside_transfers_shows_the_true_sum() {
     let writers: Vec<_> = (0..4)
         .map(|writer| {
             let over = Arc::clone(&over);
-            let seat = Seat { compute_node: writer % 2, thread: 0 };
-            bank.cluster
-                .submit(seat, move |session| transfers(session, table, writer as u64 + 1, over))
+            let coordinator_id = CoordinatorId { compute_node: writer % 2, thread: 0 };
+            bank.cluster.submit(coordinator_id, move |session| {
+                transfers(session, table, writer as u64 + 1, over)
+            })
         })
         .collect();
     run(async {
@@ -181,7 +182,7 @@ fn change_all(bank: &Bank, table: TableId) {
         }
         Ok(())
     };
-    bank.cluster.submit(Seat { compute_node: 0, thread: 0 }, job).wait().unwrap();
+    bank.cluster.submit(CoordinatorId { compute_node: 0, thread: 0 }, job).wait().unwrap();
 }
 
 #[test]

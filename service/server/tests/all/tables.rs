@@ -10,7 +10,7 @@ use crate::common::raw::Raw;
 use crate::common::{Bank, run};
 use crate::parts::parts_over;
 use lotus::{Authority, Cluster, Transaction};
-use lotus_authority::testing::{Fate, Question, TestAuthority};
+use lotus_authority::testing::{Question, QuestionOutcome, TestAuthority};
 use lotus_client::{CallError, Client, CriticalField, Effect, Failure, Kind, TableId, TableSpec};
 use lotus_protocol::messages::{self, Answer, Op, decode};
 use lotus_server::{Abort, Registry, Server};
@@ -325,22 +325,22 @@ fn a_silent_authority_is_named_and_no_table_is_half_created() {
     run(async {
         let hasty = shop.client_with(0, Duration::from_secs(1)).await;
         let client = shop.client(0).await;
-        authority.turn(Fate::QuestionLost);
+        authority.turn(QuestionOutcome::QuestionLost);
         let refused = hasty.create_table(&ORDERS).await.unwrap_err();
         assert!(matches!(refused, CallError::Failed(Failure::NoAuthority)), "{refused:?}");
         assert_eq!(refused.effect(), Effect::Nothing);
 
-        authority.turn_swaps(Fate::QuestionLost);
+        authority.turn_swaps(QuestionOutcome::QuestionLost);
         let unknown = hasty.create_table(&ORDERS).await.unwrap_err();
         assert_eq!(unknown.effect(), Effect::Unknown, "{unknown:?}");
         // A directory without the authority has what the node knows.
-        authority.turn(Fate::QuestionLost);
+        authority.turn(QuestionOutcome::QuestionLost);
         client.refresh().await.unwrap();
 
         // The entry is made, and the answer lost.
-        authority.turn_swaps(Fate::AnswerLost);
+        authority.turn_swaps(QuestionOutcome::AnswerLost);
         let table = client.create_table(&ORDERS).await.unwrap();
-        authority.turn(Fate::Answered);
+        authority.turn(QuestionOutcome::Answered);
         assert_eq!(client.create_table(&ORDERS).await.unwrap(), table);
         shop.clusters[0].open_table("orders").unwrap();
         assert_eq!(tables("orders"), 1);
@@ -356,7 +356,7 @@ fn a_new_table_waits_for_the_authority_at_nodes_that_do_not_know_it() {
     run(async {
         let client = shop.client(0).await;
         let table = client.create_table(&ORDERS).await.unwrap();
-        authority.turn(Fate::QuestionLost);
+        authority.turn(QuestionOutcome::QuestionLost);
         let mut left = Vec::new();
         for key in 0..ROWS {
             match write(&client, table, key).await {
@@ -366,7 +366,7 @@ fn a_new_table_waits_for_the_authority_at_nodes_that_do_not_know_it() {
             }
         }
         assert!(!left.is_empty(), "some rows belong to the other process");
-        authority.turn(Fate::Answered);
+        authority.turn(QuestionOutcome::Answered);
         for key in left {
             while let Err(error) = write(&client, table, key).await {
                 let again = matches!(error, CallError::Failed(Failure::Conflict(_)));
@@ -390,7 +390,7 @@ fn numbers_of_no_table_are_refused_and_looked_for_at_intervals() {
             if matches!(question, Question::Read { key: "tables" }) {
                 counted.fetch_add(1, Ordering::Relaxed);
             }
-            Fate::Answered
+            QuestionOutcome::Answered
         });
         #[expect(clippy::disallowed_methods, reason = "it compares real rates")]
         let begun = Instant::now();

@@ -61,7 +61,7 @@ pub fn model() -> ClusterModel {
 }
 
 /// Takes in a node's answer.
-pub fn tell(model: &mut ClusterModel, node: &str, ms: u64, answer: Result<Sample, Trouble>) {
+pub fn tell(model: &mut ClusterModel, node: &str, ms: u64, answer: Result<Sample, MetricsError>) {
     let answer = answer.map(Box::new);
     model.take(ClusterNews::Asked { node: name(node), at: at(ms), answer });
 }
@@ -91,13 +91,13 @@ pub fn busy() -> ClusterModel {
 
 #[test]
 fn states_are_those_of_status_unless_metrics_know_better() {
-    let nonsense = Trouble::Nonsense("line 1 is no metric".to_owned());
-    let closed = Trouble::Unreachable("refused".to_owned());
+    let nonsense = MetricsError::Nonsense("line 1 is no metric".to_owned());
+    let closed = MetricsError::Unreachable("refused".to_owned());
     // What status says, the trouble, whether a memory node is silent, whether a node takes part.
     let cases = [
         (Some("serving"), None, false, Some(true), ("serving", Mood::Good)),
         (Some("serving"), None, false, None, ("serving", Mood::Good)),
-        (Some("serving"), Some(&Trouble::Silent), false, None, ("unreachable", Mood::Bad)),
+        (Some("serving"), Some(&MetricsError::Silent), false, None, ("unreachable", Mood::Bad)),
         (Some("serving"), Some(&closed), false, None, ("unreachable", Mood::Bad)),
         (Some("serving"), Some(&nonsense), false, None, ("nonsense", Mood::Bad)),
         (Some("serving"), None, true, None, ("silent", Mood::Bad)),
@@ -141,7 +141,7 @@ fn rates_of_all_nodes_add_up() {
 #[test]
 fn a_node_that_dies_and_comes_back_never_shows_a_rate_that_was_not() {
     let mut model = busy();
-    let closed = || Err(Trouble::Unreachable("connection refused".to_owned()));
+    let closed = || Err(MetricsError::Unreachable("connection refused".to_owned()));
     tell(&mut model, "cn-1", 2_000, closed());
     let dead = view(&model, 2_000);
     assert_eq!((&*dead.compute[1].state, dead.compute[1].committed), ("unreachable", None));
@@ -221,8 +221,8 @@ fn a_frame_alone_waits_for_all_that_answer_or_fail() {
     let mut model = model();
     tell(&mut model, "cn-0", 0, Ok(sample(10.0, 0.0)));
     tell(&mut model, "cn-0", 1_000, Ok(sample(11.0, 5.0)));
-    tell(&mut model, "cn-1", 0, Err(Trouble::Silent));
-    tell(&mut model, "mn-1", 0, Err(Trouble::Silent));
+    tell(&mut model, "cn-1", 0, Err(MetricsError::Silent));
+    tell(&mut model, "mn-1", 0, Err(MetricsError::Silent));
     assert!(!model.is_complete(), "states are missing");
     model.take(ClusterNews::Surveyed { at: at(0), outline: outline([SERVING; 4]) });
     assert!(model.is_complete());

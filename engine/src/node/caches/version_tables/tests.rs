@@ -16,7 +16,7 @@ const AFAR: NodeId = NodeId(4);
 const TABLE: TableId = TableId(1);
 const KEY: Key = Key(7 << 12);
 const NAME: RowName = RowName { key: KEY, mark: KeyMark::from_low_bits(5) };
-const ROW: LockName = LockName::row(TABLE, KEY);
+const ROW: LockKey = LockKey::row(TABLE, KEY);
 const OFFSET: u64 = 72;
 const SHAPE: CvtShape = CvtShape::new(2, 0);
 
@@ -74,11 +74,11 @@ impl World {
         granted
     }
 
-    fn before(&self) -> Before {
+    fn before(&self) -> ReadStart {
         self.versions.before(TABLE, KEY).expect("this node owns the shard")
     }
 
-    fn keep(&self, cover: Cover, before: Before, read: Version) {
+    fn keep(&self, cover: Cover, before: ReadStart, read: Version) {
         self.versions.keep((TABLE, NAME), cover, before, OFFSET, Cvt::new(&cvt(read), SHAPE));
     }
 
@@ -245,7 +245,7 @@ enum Script {
 struct Actor {
     scripts: Vec<Script>,
     step: usize,
-    read: Option<(Before, Version)>,
+    read: Option<(ReadStart, Version)>,
 }
 
 /// The world, and the last timestamp that was drawn for the row.

@@ -14,7 +14,7 @@ use crate::backends::tcp::initiator::common::Common;
 use crate::backends::tcp::initiator::link::Link;
 use crate::backends::tcp::initiator::mail::Mail;
 use crate::backends::tcp::inner::Inner;
-use crate::backends::tcp::server::target::Visitor;
+use crate::backends::tcp::server::target::MessageConnection;
 use crate::backends::tcp::socket::{BELL, OTHERS, Ready, SocketWatch};
 use crate::contract::ids::{Endpoint, Epoch, NodeId};
 use crate::contract::transport::{Sink, Sleep, Token, Transport};
@@ -39,7 +39,7 @@ impl TcpLane {
         at: Endpoint,
         epoch: Epoch,
         session: u64,
-        inbox: Receiver<Visitor>,
+        inbox: Receiver<MessageConnection>,
         watch: SocketWatch,
     ) -> Self {
         let links = (0..inner.nodes).map(|node| Link::new(NodeId(node))).collect();

@@ -238,9 +238,9 @@ impl Link {
             };
             match self.settle(&mut common.batches) {
                 Ok(()) => {}
-                Err(Trouble::Refused(error)) => return self.refused(error, common),
+                Err(LinkError::Refused(error)) => return self.refused(error, common),
                 // Not an answer to the oldest frame in flight: the peer is unreliable.
-                Err(Trouble::Nonsense) => return self.lose(VerbError::Unreachable, common),
+                Err(LinkError::Nonsense) => return self.lose(VerbError::Unreachable, common),
             }
             match fill {
                 Fill::Full => {}
@@ -252,11 +252,11 @@ impl Link {
 
     /// Processes the answers received.
     #[inline]
-    fn settle(&mut self, batches: &mut Batches) -> Result<(), Trouble> {
+    fn settle(&mut self, batches: &mut Batches) -> Result<(), LinkError> {
         let mut taken = 0;
         while let Some(frame) = wire::decode(&self.input.words()[taken..])? {
             taken += frame.words();
-            let flight = self.in_flight.pop_front().ok_or(Trouble::Nonsense)?;
+            let flight = self.in_flight.pop_front().ok_or(LinkError::Nonsense)?;
             flight.settle(self.node, &frame, batches)?;
         }
         self.input.take(taken);
@@ -397,14 +397,14 @@ impl Link {
 }
 
 /// Reason why a connection cannot go on.
-enum Trouble {
+enum LinkError {
     /// The target refused a verb.
     Refused(VerbError),
     /// The received frame is not the expected answer.
     Nonsense,
 }
 
-impl From<WireError> for Trouble {
+impl From<WireError> for LinkError {
     fn from(_: WireError) -> Self {
         Self::Nonsense
     }
@@ -418,7 +418,7 @@ impl Flight {
         node: NodeId,
         answer: &Frame<'_>,
         batches: &mut Batches,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), LinkError> {
         let settled = match self.results(answer) {
             Ok(results) => {
                 let verbs = usize::from(self.verbs);
@@ -427,8 +427,8 @@ impl Flight {
             }
             Err(trouble) => {
                 let (verb, error) = match trouble {
-                    Trouble::Refused(error) => (usize::from(answer.header.count), error),
-                    Trouble::Nonsense => (0, VerbError::Unreachable),
+                    LinkError::Refused(error) => (usize::from(answer.header.count), error),
+                    LinkError::Nonsense => (0, VerbError::Unreachable),
                 };
                 batches.fail(self.batch, node, self.first, verb, error);
                 Err(trouble)
@@ -442,18 +442,18 @@ impl Flight {
 
     /// Returns the answer's results, if the answer is for this frame.
     #[inline]
-    fn results<'a>(&self, answer: &Frame<'a>) -> Result<&'a [u64], Trouble> {
+    fn results<'a>(&self, answer: &Frame<'a>) -> Result<&'a [u64], LinkError> {
         let Header { kind, status, count, .. } = answer.header;
         match kind {
             FrameKind::Results if status != 0 && count < self.verbs => {
-                Err(Trouble::Refused(wire::error_of(status)?))
+                Err(LinkError::Refused(wire::error_of(status)?))
             }
             FrameKind::Results
                 if status == 0 && count == self.verbs && answer.body.len() == self.result_words =>
             {
                 Ok(answer.body)
             }
-            _ => Err(Trouble::Nonsense),
+            _ => Err(LinkError::Nonsense),
         }
     }
 }

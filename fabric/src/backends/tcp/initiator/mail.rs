@@ -14,7 +14,7 @@ use crate::backends::tcp::handshake::{Hello, Purpose};
 use crate::backends::tcp::initiator::common::Common;
 use crate::backends::tcp::initiator::dial::Dial;
 use crate::backends::tcp::limits::{PEER_WORDS, VISITOR_WORDS, VISITORS};
-use crate::backends::tcp::server::target::Visitor;
+use crate::backends::tcp::server::target::MessageConnection;
 use crate::backends::tcp::socket::{Fill, Input, Interest, Output, Tag};
 use crate::backends::tcp::wire::{self, WireError};
 use crate::contract::ids::Endpoint;
@@ -34,7 +34,7 @@ pub(crate) struct Mail {
     known: BTreeMap<Endpoint, usize>,
     /// Peers with unsent messages.
     dirty: Vec<usize>,
-    inbox: Receiver<Visitor>,
+    inbox: Receiver<MessageConnection>,
     visitors: Slab<Inbound>,
 }
 
@@ -65,7 +65,7 @@ struct Inbound {
 }
 
 impl Mail {
-    pub(crate) fn new(inbox: Receiver<Visitor>) -> Self {
+    pub(crate) fn new(inbox: Receiver<MessageConnection>) -> Self {
         Self {
             peers: Vec::new(),
             known: BTreeMap::new(),
@@ -121,7 +121,7 @@ impl Mail {
 
     /// Takes over new connections from peers, and delivers the peers' messages.
     pub(crate) fn welcome(&mut self, common: &Common, sink: &mut dyn Sink) {
-        while let Ok(Visitor { from, stream }) = self.inbox.try_recv() {
+        while let Ok(MessageConnection { from, stream }) = self.inbox.try_recv() {
             // A peer has one connection at a time, and the new connection replaces the old.
             self.visitors.retain(|_, known| known.from != from);
             if self.visitors.len() >= VISITORS {

@@ -36,19 +36,19 @@ pub(crate) struct TargetNode {
     pub(crate) admitted: AtomicUsize,
     /// By expelled node: epoch below which connections are refused.
     fences: Box<[AtomicU32]>,
-    lanes: Mutex<BTreeMap<LaneId, Door>>,
+    lanes: Mutex<BTreeMap<LaneId, LaneReceiver>>,
     mailboxes: Arc<[Mailbox]>,
 }
 
 /// Receiver of message connections for an open lane.
 #[derive(Clone)]
-struct Door {
-    visitors: Sender<Visitor>,
+struct LaneReceiver {
+    visitors: Sender<MessageConnection>,
     wake: Arc<dyn Wake>,
 }
 
 /// A connection that carries messages to a lane.
-pub(crate) struct Visitor {
+pub(crate) struct MessageConnection {
     pub(crate) from: Endpoint,
     pub(crate) stream: Stream,
 }
@@ -152,18 +152,22 @@ impl TargetNode {
         }
     }
 
-    fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneId, Door>> {
+    fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneId, LaneReceiver>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens a lane to messages; `None` if the lane is open already.
-    pub(crate) fn open(&self, lane: LaneId, wake: Arc<dyn Wake>) -> Option<Receiver<Visitor>> {
+    pub(crate) fn open(
+        &self,
+        lane: LaneId,
+        wake: Arc<dyn Wake>,
+    ) -> Option<Receiver<MessageConnection>> {
         let mut lanes = self.lanes();
         if lanes.contains_key(&lane) {
             return None;
         }
         let (visitors, receiver) = crossbeam_channel::bounded(self.limits.guests);
-        lanes.insert(lane, Door { visitors, wake });
+        lanes.insert(lane, LaneReceiver { visitors, wake });
         Some(receiver)
     }
 
@@ -178,12 +182,12 @@ impl TargetNode {
 
     /// Passes a connection to a lane; closes the connection if the lane is gone or the queue is
     /// full.
-    pub(crate) fn visit(&self, lane: LaneId, visitor: Visitor) {
-        let door = self.lanes().get(&lane).cloned();
-        if let Some(door) = door {
+    pub(crate) fn visit(&self, lane: LaneId, visitor: MessageConnection) {
+        let receiver = self.lanes().get(&lane).cloned();
+        if let Some(receiver) = receiver {
             // On failure the connection closes; the sender dials again with the next message.
-            if door.visitors.try_send(visitor).is_ok() {
-                door.wake.wake();
+            if receiver.visitors.try_send(visitor).is_ok() {
+                receiver.wake.wake();
             }
         }
     }

@@ -15,17 +15,21 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::backends::tcp::config::Waiting;
-use crate::backends::tcp::handshake::{Greeter, Hello, Purpose, Refusal, push_frame, push_refusal};
+use crate::backends::tcp::handshake::{
+    Hello, Purpose, Refusal, TargetHandshake, push_frame, push_refusal,
+};
 use crate::backends::tcp::limits::{GUEST_WORDS, INPUT_WORDS, OUTPUT_WORDS};
 use crate::backends::tcp::server::control;
 use crate::backends::tcp::server::serve::{Served, push_failure};
-use crate::backends::tcp::server::target::{FenceOrder, Order, Post, TargetNode, Visitor};
+use crate::backends::tcp::server::target::{
+    FenceOrder, MessageConnection, Order, Post, TargetNode,
+};
 use crate::backends::tcp::socket::{self, BELL, Fill, Input, Interest, Output, Ready, Tag};
 use crate::backends::tcp::wire::{self, FrameKind, MAX_FRAME_WORDS, WireError};
 use crate::contract::ids::{Endpoint, Epoch};
 use crate::contract::verbs::VerbError;
 use crate::run::env::Nanos;
-use lotus_security::{Caller, Guests, NO_TLS, Rules, Seating, Source, Stream};
+use lotus_security::{Caller, Guests, NO_TLS, PlaceDecision, Rules, Source, Stream};
 
 /// First tag of listeners; smaller tags are connections.
 const LISTENERS: Tag = 1 << 32;
@@ -71,7 +75,7 @@ struct Connection {
 }
 
 enum Role {
-    Guest(Greeter),
+    Guest(TargetHandshake),
     Lane(LaneState),
     /// `busy` while a request has been taken and not yet answered.
     Control {
@@ -220,19 +224,19 @@ impl Worker {
         shared.counting.accepted.add(1);
         let (source, now) = (Source::from(address.ip()), self.post.env.now());
         match self.guests.place(source, now.since(Nanos(0))) {
-            Seating::Free => {}
-            Seating::Instead(other) => {
+            PlaceDecision::Free => {}
+            PlaceDecision::Instead(other) => {
                 shared.counting.turned_away.add(1);
                 self.close(other);
             }
             // The peer tries again.
-            Seating::Wait(_) => return shared.counting.turned_away.add(1),
+            PlaceDecision::Wait(_) => return shared.counting.turned_away.add(1),
         }
         if socket::prepare(&socket, self.post.limits.silence).is_err() {
             return;
         }
         let Ok(stream) = Stream::incoming(socket, &shared.security, Caller::Node) else { return };
-        let role = Role::Guest(Greeter::default());
+        let role = Role::Guest(TargetHandshake::default());
         if let Some(key) = self.add(shared, stream, role, GUEST_WORDS, now) {
             self.guests.enter(key, source, now.since(Nanos(0)));
         }
@@ -323,7 +327,7 @@ impl Worker {
         }
         shared.counting.admitted.add(1);
         if hello.purpose == Purpose::Messages {
-            shared.visit(hello.to.lane, Visitor { from: hello.from, stream });
+            shared.visit(hello.to.lane, MessageConnection { from: hello.from, stream });
         } else {
             let role = Role::Control { busy: false };
             let admitted = Arc::clone(&shared);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lotus::{MemoryStanding, ShardStatus, Submitted};
-use lotus_benchmarks::deployment::{DeployError, Seat};
+use lotus_benchmarks::deployment::{DeployError, TaskPlace};
 use lotus_benchmarks::lotus::{Embedded, Slot};
 use lotus_benchmarks::wrapper::Wrapper;
 use lotus_fabric::sim::SimMachines;
@@ -96,7 +96,7 @@ impl Wrapper for Watched {
 
     fn run_tasks<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
-        F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
+        F: Fn(TaskPlace, Slot) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {

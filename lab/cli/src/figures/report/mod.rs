@@ -12,16 +12,16 @@ use std::io::{self, Write as _};
 
 use super::FigureError;
 use super::catalogue::{Chosen, chosen, known};
-use super::course::Course;
-use super::crew::{Job, workers};
 use super::experiment::{Length, Task};
+use super::parallel::{Job, workers};
+use super::progress::ProgressDisplay;
 use crate::args::FiguresReportArgs;
 use lotus_benchmarks::stream::StandardOutput;
 use lotus_runner::host::origin;
 use lotus_runner::show::Verdict;
 use page::{Content, Section, page};
 pub use store::FolderError;
-use store::{Kept, Store};
+use store::{MeasuredPoint, Store};
 
 /// Name that selects all experiments.
 const ALL: &str = "all";
@@ -29,7 +29,7 @@ const ALL: &str = "all";
 /// An experiment, with its stored results.
 struct Chapter {
     chosen: Chosen,
-    tasks: Vec<(Task, Option<Kept>)>,
+    tasks: Vec<(Task, Option<MeasuredPoint>)>,
     /// Reason why the experiment cannot be measured.
     failed: Option<String>,
 }
@@ -55,8 +55,8 @@ pub(super) fn run(args: &FiguresReportArgs) -> Result<Verdict, FigureError> {
     let mut chapters: Vec<_> =
         asked.into_iter().map(|one| Chapter::of(one, length, &store)).collect();
     let left = chapters.iter().map(Chapter::missing).collect();
-    let course = Course::start(left, workers(args.workers, length));
-    let measured = measure(&mut chapters, &store, length, course)?;
+    let progress = ProgressDisplay::start(left, workers(args.workers, length));
+    let measured = measure(&mut chapters, &store, length, progress)?;
     let sections: Vec<_> = chapters.iter().map(|chapter| chapter.section(length)).collect();
     let path = store.write_page(&page(&sections, &origin::here(), args.short))?;
     let kept: usize = chapters.iter().map(|chapter| chapter.tasks.len() - chapter.missing()).sum();
@@ -79,7 +79,7 @@ fn measure(
     chapters: &mut [Chapter],
     store: &Store,
     length: Length,
-    mut course: Course,
+    mut progress: ProgressDisplay,
 ) -> Result<usize, FigureError> {
     let short = length == Length::Short;
     let mut measured = 0;
@@ -87,7 +87,7 @@ fn measure(
         if chapters[index].missing() == 0 {
             continue;
         }
-        measured += chapters[index].measure(index, store, &mut course)?;
+        measured += chapters[index].measure(index, store, &mut progress)?;
         let sections: Vec<_> = chapters.iter().map(|chapter| chapter.section(length)).collect();
         store.write_page(&page(&sections, &origin::here(), short))?;
     }
@@ -115,16 +115,16 @@ impl Chapter {
         &mut self,
         index: usize,
         store: &Store,
-        course: &mut Course,
+        progress: &mut ProgressDisplay,
     ) -> Result<usize, FigureError> {
         let Chosen { name, experiment, .. } = &self.chosen;
         let mut new = BTreeMap::new();
         let missing = self.tasks.iter().enumerate().filter(|(_, (_, kept))| kept.is_none());
         let missing = missing.map(|(number, (task, _))| (number, task));
         let job = Job { experiment: &**experiment, name, index };
-        let outcome = job.measure(missing, course, |number, result, took_s| {
+        let outcome = job.measure(missing, progress, |number, result, took_s| {
             let (task, _) = &self.tasks[number];
-            let one = Kept {
+            let one = MeasuredPoint {
                 experiment: name.clone(),
                 label: task.label.clone(),
                 command: task.command.clone(),
@@ -143,11 +143,11 @@ impl Chapter {
         }
         match outcome {
             Err(error @ FigureError::Bench { .. }) => {
-                course.aside(|| {
+                progress.aside(|| {
                     // A closed standard error is ignored.
                     let _ = writeln!(io::stderr(), "error: {name}: {error}");
                 });
-                course.skip(index);
+                progress.skip(index);
                 self.failed = Some(error.to_string());
             }
             outcome => outcome?,
@@ -158,7 +158,8 @@ impl Chapter {
     /// The experiment's section of the page.
     fn section(&self, length: Length) -> Section {
         let Chosen { name, experiment, is_known } = &self.chosen;
-        let kept: Vec<Kept> = self.tasks.iter().filter_map(|(_, kept)| kept.clone()).collect();
+        let kept: Vec<MeasuredPoint> =
+            self.tasks.iter().filter_map(|(_, kept)| kept.clone()).collect();
         let content = match (&self.failed, self.missing()) {
             (Some(why), _) => Content::Failed(why.clone()),
             (None, 0) => {

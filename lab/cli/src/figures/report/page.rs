@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use lotus_benchmarks::origin::Origin;
 
-use super::store::Kept;
+use super::store::MeasuredPoint;
 use crate::figures::experiment::{Block, Findings, Tally};
 use crate::figures::grid::{Column, Grid};
 
@@ -30,7 +30,7 @@ pub(super) struct Section {
 /// Content of an experiment's section.
 pub(super) enum Content {
     /// All points have been measured.
-    Whole(Findings, Vec<Kept>),
+    Whole(Findings, Vec<MeasuredPoint>),
     /// A point could not be measured; the sentence says why.
     Failed(String),
     /// Points are missing: number of missing points, and of all points.
@@ -170,7 +170,7 @@ fn show(html: &mut String, section: &Section) {
     html.push_str("</section>\n");
 }
 
-fn whole(html: &mut String, findings: &Findings, kept: &[Kept]) {
+fn whole(html: &mut String, findings: &Findings, kept: &[MeasuredPoint]) {
     for label in &findings.unsound {
         let _ = writeln!(html, "<p class=bad>Audit failed: {}</p>", escaped(label));
     }
@@ -229,7 +229,7 @@ fn cell(column: &Column, row: usize) -> String {
 }
 
 /// Origin of each point: command, commit, and busiest resource.
-fn commands(html: &mut String, findings: &Findings, kept: &[Kept]) {
+fn commands(html: &mut String, findings: &Findings, kept: &[MeasuredPoint]) {
     let _ = writeln!(
         html,
         "<details><summary>{} measurements: busiest resource, command, commit</summary>",
@@ -312,7 +312,7 @@ mod tests {
             unsound: vec!["<p>".to_owned()],
             ..Findings::default()
         };
-        let kept = Kept {
+        let kept = MeasuredPoint {
             experiment: "good".to_owned(),
             label: "<p>".to_owned(),
             command: "lotus-lab bench kvs --keys 5".to_owned(),

@@ -85,7 +85,7 @@ struct Manifest {
 
 /// A measured point.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
-pub(super) struct Kept {
+pub(super) struct MeasuredPoint {
     pub experiment: String,
     pub label: String,
     pub command: String,
@@ -98,7 +98,7 @@ pub(super) struct Kept {
     pub result: Value,
 }
 
-impl Kept {
+impl MeasuredPoint {
     /// Whether the point is the result of a task, with the same program.
     fn is_of(&self, experiment: &str, task: &Task, origin: &Origin) -> bool {
         let Self { label, command, without, .. } = self;
@@ -220,9 +220,14 @@ impl Store {
     }
 
     /// The stored result of task number `number`, if any. An unreadable file counts as missing.
-    pub(super) fn find(&self, experiment: &str, number: usize, task: &Task) -> Option<Kept> {
+    pub(super) fn find(
+        &self,
+        experiment: &str,
+        number: usize,
+        task: &Task,
+    ) -> Option<MeasuredPoint> {
         let text = fs::read(self.path(experiment, number, task)).ok()?;
-        let kept: Kept = serde_json::from_slice(&text).ok()?;
+        let kept: MeasuredPoint = serde_json::from_slice(&text).ok()?;
         kept.is_of(experiment, task, &self.origin).then_some(kept)
     }
 
@@ -230,7 +235,12 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the system.
-    pub(super) fn keep(&self, number: usize, task: &Task, kept: &Kept) -> Result<(), FolderError> {
+    pub(super) fn keep(
+        &self,
+        number: usize,
+        task: &Task,
+        kept: &MeasuredPoint,
+    ) -> Result<(), FolderError> {
         let path = self.path(&kept.experiment, number, task);
         let folder = path.parent().unwrap_or(&self.folder);
         let system = |error| FolderError::System { folder: folder.to_owned(), error };
@@ -284,8 +294,8 @@ mod tests {
         Task { label: "a, b".to_owned(), command: command.to_owned(), without: Vec::new() }
     }
 
-    fn kept(command: &str, commit: &str) -> Kept {
-        Kept {
+    fn kept(command: &str, commit: &str) -> MeasuredPoint {
+        MeasuredPoint {
             experiment: "figure".to_owned(),
             label: "a, b".to_owned(),
             command: command.to_owned(),

@@ -23,7 +23,7 @@ fn writers_percent(all: &[Transaction]) -> f64 {
 /// last warehouse never are.
 #[test]
 fn there_are_as_many_locks_as_published() {
-    let trace = TpccTrace::new(500, Grain::Parts, 1);
+    let trace = TpccTrace::new(500, LockGranularity::Parts, 1);
     assert_eq!(trace.locks(), 500 * 121);
     assert_eq!(trace.locks() - 10, 60_490);
     assert_eq!(trace.layout.stock.end + 50, trace.layout.all);
@@ -34,13 +34,13 @@ fn there_are_as_many_locks_as_published() {
 
 #[test]
 fn most_requests_write_as_published() {
-    let percent = writers_percent(&draws(&TpccTrace::new(500, Grain::Parts, 1), ALONE));
+    let percent = writers_percent(&draws(&TpccTrace::new(500, LockGranularity::Parts, 1), ALONE));
     assert!((percent - 86.5).abs() < 0.5, "{percent} % of the requests write");
 }
 
 #[test]
 fn rows_are_as_many_as_the_specification_says() {
-    let locks = |divisor| TpccTrace::new(1, Grain::Rows { divisor }, 1).locks();
+    let locks = |divisor| TpccTrace::new(1, LockGranularity::Rows { divisor }, 1).locks();
     let [customers, stock, lines] = [30_000, 100_000, 450_000];
     let (orders, new_orders, histories) = (30_000, 9_000, 30_000);
     let all = 1 + 10 + customers + stock + orders + new_orders + histories + lines;
@@ -56,7 +56,8 @@ fn by_table(trace: &TpccTrace, one: &Transaction) -> [[usize; 2]; 8] {
     let tables = [&(0..1), districts, customers, stock, orders, new_orders, histories, lines];
     tables.map(|table| {
         [Mode::Shared, Mode::Exclusive].map(|mode| {
-            let is_in = |want: &&Want| want.mode == mode && table.contains(&(want.lock % all));
+            let is_in =
+                |want: &&WantedLock| want.mode == mode && table.contains(&(want.lock % all));
             one.wants.iter().filter(is_in).count()
         })
     })
@@ -65,9 +66,9 @@ fn by_table(trace: &TpccTrace, one: &Transaction) -> [[usize; 2]; 8] {
 #[test]
 fn each_type_locks_the_tables_that_it_uses() {
     const NONE: [usize; 2] = [0, 0];
-    for grain in [Grain::Parts, Grain::Rows { divisor: 10 }] {
-        let trace = TpccTrace::new(7, grain, 1);
-        let (lines, is_parts) = (4..=15, grain == Grain::Parts);
+    for granularity in [LockGranularity::Parts, LockGranularity::Rows { divisor: 10 }] {
+        let trace = TpccTrace::new(7, granularity, 1);
+        let (lines, is_parts) = (4..=15, granularity == LockGranularity::Parts);
         for one in draws(&trace, ALONE) {
             let found = by_table(&trace, &one);
             let fits = match (one.kind, found) {
@@ -99,7 +100,7 @@ fn each_type_locks_the_tables_that_it_uses() {
                 }
                 _ => false,
             };
-            assert!(fits, "{grain:?}, {}: {found:?}", TpccTrace::KINDS[one.kind]);
+            assert!(fits, "{granularity:?}, {}: {found:?}", TpccTrace::KINDS[one.kind]);
         }
     }
 }
@@ -108,8 +109,8 @@ fn each_type_locks_the_tables_that_it_uses() {
 #[test]
 fn scans_lock_the_customers_of_all_warehouses() {
     let time = Duration::from_millis(70);
-    for grain in [Grain::Parts, Grain::Rows { divisor: 10 }] {
-        let plain = TpccTrace::new(4, grain, 1);
+    for granularity in [LockGranularity::Parts, LockGranularity::Rows { divisor: 10 }] {
+        let plain = TpccTrace::new(4, granularity, 1);
         let fewer = plain.layout.customers.end - plain.layout.customers.start - 1;
         let trace = plain.clone().with_scans(Scans { share: 0.1, time });
         assert_eq!(trace.locks(), plain.locks() - 4 * fewer);
@@ -130,7 +131,7 @@ fn scans_lock_the_customers_of_all_warehouses() {
 
 #[test]
 fn clients_use_the_warehouses_of_their_node_and_few_others() {
-    let trace = TpccTrace::new(20, Grain::Parts, 1);
+    let trace = TpccTrace::new(20, LockGranularity::Parts, 1);
     for node in 0..4 {
         let own = (node * 5 * trace.layout.all)..((node + 1) * 5 * trace.layout.all);
         let all = draws(&trace, Origin { node, nodes: 4 });
@@ -140,6 +141,6 @@ fn clients_use_the_warehouses_of_their_node_and_few_others() {
         let away = 100.0 * all.iter().filter(is_away).count() as f64 / all.len() as f64;
         assert!((5.0..15.0).contains(&away), "{away} % go elsewhere");
     }
-    let crowd = draws(&TpccTrace::new(1, Grain::Parts, 1), Origin { node: 2, nodes: 3 });
+    let crowd = draws(&TpccTrace::new(1, LockGranularity::Parts, 1), Origin { node: 2, nodes: 3 });
     assert!(crowd.iter().flat_map(|one| &one.wants).all(|want| want.lock < 121));
 }

@@ -11,7 +11,7 @@ use lotus_locks::word::Mode;
 use super::super::decider::acknowledgement;
 use super::super::packet::{Kind, Packet, Participant};
 use super::super::rules::{MAX_TRIES, Numbering};
-use super::{AgentPool, Effects, Hosted, Parked, Progress, Told, is_stale};
+use super::{AgentPool, Effects, Hosted, Parked, Progress, TaskNotice, is_stale};
 
 impl AgentPool {
     /// Handles a packet from the switch.
@@ -233,7 +233,7 @@ impl AgentPool {
         match self.wanted.get(&key).map(|wanted| wanted.progress) {
             Some(Progress::Waits) => {
                 self.wanted.remove(&key);
-                out.told.push(Told::Refused(lock, who.task));
+                out.told.push(TaskNotice::Refused(lock, who.task));
             }
             Some(Progress::GivenUp) => {
                 self.wanted.remove(&key);

@@ -28,7 +28,7 @@ use super::rules::{ABSENT_NS, Homes, Preference, Rules, STARVE_NS, rack_of};
 
 /// News for a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum TaskNotice {
     /// The task holds the lock.
     Granted(u32, u32, Mode),
     /// The task's request is in no queue: the task may ask again.
@@ -46,7 +46,7 @@ pub struct Effects {
     /// Packets, in sending order. Packets on other cores' channels are sent by those cores.
     pub packets: Vec<Packet>,
     /// News, in the order of the events.
-    pub told: Vec<Told>,
+    pub told: Vec<TaskNotice>,
 }
 
 /// State of a task's request.
@@ -186,7 +186,7 @@ impl AgentPool {
         self.ask_local(lock, now, out);
         let mut at_switch = self.at_switch.range(requests_of(lock));
         if at_switch.any(|(other, state)| other.1 != who && state.acknowledged) {
-            out.told.push(Told::Queued(lock, task));
+            out.told.push(TaskNotice::Queued(lock, task));
         }
     }
 
@@ -458,7 +458,7 @@ impl AgentPool {
             Admission::Joins => self.grant_holder(lock, who, now, out),
             Admission::Full => self.refuse(lock, who, mode, now, out),
             Admission::Waits if who.machine == self.machine => {
-                out.told.push(Told::Queued(lock, who.task));
+                out.told.push(TaskNotice::Queued(lock, who.task));
                 self.waits_at_agent(lock, now, out);
             }
             Admission::Waits => self.waits_at_agent(lock, now, out),
@@ -500,7 +500,7 @@ impl AgentPool {
                 self.wanted.remove(&key);
             }
             Progress::Waits | Progress::Local => {
-                out.told.push(Told::Granted(lock, who.task, mode));
+                out.told.push(TaskNotice::Granted(lock, who.task, mode));
             }
             Progress::Holds => {}
         }
@@ -517,7 +517,7 @@ impl AgentPool {
         }
         let behind = self.local.get(&lock).into_iter().flatten();
         let all = std::iter::once(&who).chain(behind);
-        out.told.extend(all.map(|who| Told::Queued(lock, who.task)));
+        out.told.extend(all.map(|who| TaskNotice::Queued(lock, who.task)));
     }
 
     /// Notes that a request of this machine has its answer.

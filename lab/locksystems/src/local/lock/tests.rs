@@ -38,7 +38,7 @@ impl World {
     /// The answer to a request at this time.
     fn ask_at(&mut self, mode: Mode, time: u16) -> (Ticket, Answer) {
         self.next += 1;
-        let wish = Wish { mode, time };
+        let wish = QueuedRequest { mode, time };
         let answer = self.lock.request(self.policy, self.next, wish, true, || Nanos(0));
         (self.next, answer)
     }
@@ -62,9 +62,9 @@ impl World {
         ticket
     }
 
-    fn fate(&mut self, ticket: Ticket) -> Fate {
+    fn waiter_state(&mut self, ticket: Ticket) -> WaiterState {
         let waker = Waker::from(Arc::clone(&self.woken));
-        self.lock.fate(ticket, &waker)
+        self.lock.waiter_state(ticket, &waker)
     }
 
     fn leave(&mut self) -> Option<Home> {
@@ -85,10 +85,10 @@ const X: Mode = Mode::Exclusive;
 fn the_first_asks_and_a_neighbour_is_handed_the_lock() {
     let mut world = World::taken(Policy::LocalPrefer, X, None);
     let next = world.waits(X, 0);
-    assert_eq!(world.fate(next), Fate::Waits);
+    assert_eq!(world.waiter_state(next), WaiterState::Waits);
     assert_eq!(world.leave(), None);
     assert_eq!(world.woken.0.load(Ordering::Relaxed), 1);
-    assert_eq!(world.fate(next), Fate::Holds);
+    assert_eq!(world.waiter_state(next), WaiterState::Holds);
     assert_eq!(world.leave(), Some(HOME));
     world.released();
     assert!(world.lock.is_unused());
@@ -100,10 +100,13 @@ fn a_lock_is_given_up_before_the_next_of_another_mode_asks() {
     let (reader, writer) = (world.waits(S, 0), world.waits(X, 0));
     assert_eq!(world.leave(), Some(HOME));
     // Not before it is given up.
-    assert_eq!(world.fate(reader), Fate::Waits);
+    assert_eq!(world.waiter_state(reader), WaiterState::Waits);
     assert!(matches!(world.ask(S).1, Answer::Waits { .. }));
     world.released();
-    assert_eq!((world.fate(reader), world.fate(writer)), (Fate::Asks, Fate::Waits));
+    assert_eq!(
+        (world.waiter_state(reader), world.waiter_state(writer)),
+        (WaiterState::Asks, WaiterState::Waits)
+    );
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn readers_join_until_a_writer_waits_or_the_lock_is_closed() {
     assert_eq!(world.leave(), None);
     assert_eq!(world.leave(), Some(HOME), "it is closed");
     world.released();
-    assert_eq!(world.fate(late), Fate::Asks);
+    assert_eq!(world.waiter_state(late), WaiterState::Asks);
     world.lock.won(world.policy, S, HOME, None, Nanos(0));
     assert_eq!(world.ask(S).1, Answer::Joins { looks: false }, "it is another time");
     world.waits(X, 0);
@@ -129,7 +132,7 @@ fn a_reader_looks_every_sixteenth_time_and_after_a_while() {
         (0..32).map(|_| matches!(world.ask(S).1, Answer::Joins { looks: true })).collect();
     let expected: Vec<bool> = (1..=32).map(|number| number % 16 == 0).collect();
     assert_eq!(looks, expected);
-    let wish = Wish { mode: S, time: 0 };
+    let wish = QueuedRequest { mode: S, time: 0 };
     let later = || Nanos(0).after(Duration::from_micros(20));
     let answer = world.lock.request(world.policy, 99, wish, true, later);
     assert_eq!(answer, Answer::Joins { looks: true });
@@ -141,7 +144,7 @@ fn times_decide_between_neighbours_and_other_nodes() {
         let mut world = World::taken(Policy::TsTf, X, Some(REMOTE));
         let next = world.waits(X, time);
         assert_eq!(world.leave().is_none(), keeps);
-        assert_eq!(world.fate(next) == Fate::Holds, keeps);
+        assert_eq!(world.waiter_state(next) == WaiterState::Holds, keeps);
     }
     // What was read while it waits counts, and the earlier of two.
     let mut world = World::taken(Policy::TsPf, X, None);
@@ -160,7 +163,7 @@ fn the_bound_is_kept() {
         let waiters: Vec<Ticket> = (0..10).map(|_| world.waits(X, 0)).collect();
         let mut handed = 0;
         while world.leave().is_none() {
-            assert_eq!(world.fate(waiters[handed as usize]), Fate::Holds);
+            assert_eq!(world.waiter_state(waiters[handed as usize]), WaiterState::Holds);
             handed += 1;
         }
         assert_eq!(handed, most);
@@ -182,10 +185,10 @@ fn one_phase_of_readers_passes_a_writer() {
         assert_eq!(world.leave(), Some(HOME));
         world.released();
         if phase == 0 {
-            assert_eq!(world.fate(readers[0]), Fate::Asks);
+            assert_eq!(world.waiter_state(readers[0]), WaiterState::Asks);
             let won = world.lock.won(world.policy, S, HOME, Some(REMOTE), Nanos(0));
             assert!(won.is_asker);
-            assert_eq!(world.fate(readers[1]), Fate::Holds);
+            assert_eq!(world.waiter_state(readers[1]), WaiterState::Holds);
             // More readers come, and wait for the next phase.
             world.waits(S, REMOTE + 5);
             assert_eq!(world.leave(), None);
@@ -193,11 +196,19 @@ fn one_phase_of_readers_passes_a_writer() {
             world.released();
         }
         if phase == 0 {
-            assert_eq!(world.fate(writers[0]), Fate::Asks, "a writer after the readers");
+            assert_eq!(
+                world.waiter_state(writers[0]),
+                WaiterState::Asks,
+                "a writer after the readers"
+            );
             world.lock.won(world.policy, X, HOME, Some(REMOTE), Nanos(0));
         }
     }
-    assert_eq!(world.fate(writers[1]), Fate::Waits, "the readers that came meanwhile");
+    assert_eq!(
+        world.waiter_state(writers[1]),
+        WaiterState::Waits,
+        "the readers that came meanwhile"
+    );
 }
 
 #[test]
@@ -209,7 +220,10 @@ fn a_request_of_the_node_outlives_the_one_that_made_it() {
     assert!(goes_on, "another wants it in that mode");
     let won = world.lock.won(world.policy, X, HOME, None, Nanos(0));
     assert!(!won.is_asker && won.gives_up.is_none());
-    assert_eq!((world.fate(next), world.fate(reader)), (Fate::Holds, Fate::Waits));
+    assert_eq!(
+        (world.waiter_state(next), world.waiter_state(reader)),
+        (WaiterState::Holds, WaiterState::Waits)
+    );
 }
 
 #[test]
@@ -222,7 +236,7 @@ fn a_request_that_none_wants_ends_or_is_a_ghost() {
     let won = world.lock.won(world.policy, X, HOME, None, Nanos(0));
     assert_eq!(won.gives_up, Some(HOME));
     world.released();
-    assert_eq!(world.fate(reader), Fate::Asks);
+    assert_eq!(world.waiter_state(reader), WaiterState::Asks);
     let (goes_on, _) = world.lock.desert(world.policy, true);
     assert!(!goes_on && world.lock.is_unused());
 }
@@ -231,17 +245,17 @@ fn a_request_that_none_wants_ends_or_is_a_ghost() {
 fn waiters_give_up_wherever_they_are() {
     let mut world = World::taken(Policy::LocalPrefer, X, None);
     let tickets: Vec<Ticket> = (0..4).map(|_| world.waits(X, 0)).collect();
-    assert_eq!(world.lock.cancel(world.policy, tickets[0]).0, Fate::Waits);
+    assert_eq!(world.lock.cancel(world.policy, tickets[0]).0, WaiterState::Waits);
     assert_eq!(world.leave(), None);
-    assert_eq!(world.lock.cancel(world.policy, tickets[1]).0, Fate::Holds);
+    assert_eq!(world.lock.cancel(world.policy, tickets[1]).0, WaiterState::Holds);
     // It has to leave.
     assert_eq!(world.leave(), None);
     world.lock.close();
-    assert_eq!(world.fate(tickets[2]), Fate::Holds);
+    assert_eq!(world.waiter_state(tickets[2]), WaiterState::Holds);
     assert_eq!(world.leave(), Some(HOME));
     world.released();
-    let (fate, _) = world.lock.cancel(world.policy, tickets[3]);
-    assert_eq!(fate, Fate::Asks);
+    let (waiter_state, _) = world.lock.cancel(world.policy, tickets[3]);
+    assert_eq!(waiter_state, WaiterState::Asks);
     assert!(world.lock.is_unused());
 }
 
@@ -251,13 +265,13 @@ fn what_ends_a_node_is_told_to_all_and_what_ends_a_lane_to_one() {
     world.ask(X);
     let next = world.waits(X, 0);
     world.lock.lost(world.policy, NotHeld::TooMany);
-    assert_eq!(world.fate(next), Fate::Asks);
+    assert_eq!(world.waiter_state(next), WaiterState::Asks);
     let other = world.waits(X, 0);
     world.lock.lost(world.policy, NotHeld::Unavailable);
     assert!(!world.lock.is_unused(), "it is not told yet");
     assert_eq!(world.ask(X).1, Answer::Asks, "a new request tries");
     world.lock.lost(world.policy, NotHeld::Unavailable);
-    assert_eq!(world.fate(other), Fate::Failed(NotHeld::Unavailable));
+    assert_eq!(world.waiter_state(other), WaiterState::Failed(NotHeld::Unavailable));
     assert!(world.lock.is_unused());
 }
 
@@ -268,16 +282,16 @@ fn a_stronger_lock_than_was_asked_for_is_of_one() {
     let other = world.waits(S, 0);
     let won = world.lock.won(world.policy, X, HOME, None, Nanos(0));
     assert!(won.is_asker);
-    assert_eq!(world.fate(other), Fate::Waits);
+    assert_eq!(world.waiter_state(other), WaiterState::Waits);
     assert_eq!(world.leave(), Some(HOME));
     world.released();
-    assert_eq!(world.fate(other), Fate::Asks);
+    assert_eq!(world.waiter_state(other), WaiterState::Asks);
 }
 
 #[test]
 fn who_does_not_wait_is_refused() {
     let mut world = World::taken(Policy::TsPf, X, None);
-    let wish = Wish { mode: X, time: 0 };
+    let wish = QueuedRequest { mode: X, time: 0 };
     let answer = world.lock.request(world.policy, 9, wish, false, || Nanos(0));
     assert_eq!(answer, Answer::Refused);
     assert_eq!(world.leave(), Some(HOME));

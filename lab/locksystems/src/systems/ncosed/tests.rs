@@ -43,9 +43,12 @@ impl Machine {
         self.step(Event::Found(word.word()))
     }
 
-    fn hear(&mut self, said: Said, from: Peer, says: u64) -> Step {
-        let notice = Notice::new(said, from);
-        assert!(said != Said::Joins || Ncosed.gathers(&self.0), "readers wait until it listens");
+    fn hear(&mut self, kind: NoticeKind, from: Peer, says: u64) -> Step {
+        let notice = Notice::new(kind, from);
+        assert!(
+            kind != NoticeKind::Joins || Ncosed.gathers(&self.0),
+            "readers wait until it listens"
+        );
         assert!(Ncosed.take_note(&mut self.0, notice, says));
         Ncosed.hear(&mut self.0, notice)
     }
@@ -72,8 +75,8 @@ const fn swap(expected: NcosedWord, new: NcosedWord) -> Step {
     Step::Post(Verb::Swap { expected: expected.word(), new: new.word() })
 }
 
-const fn tell(said: Said, peer: Peer) -> Step {
-    Step::Tell(Notice::new(said, peer))
+const fn tell(kind: NoticeKind, peer: Peer) -> Step {
+    Step::Tell(Notice::new(kind, peer))
 }
 
 /// The tail, of which the word says nothing but the name.
@@ -105,19 +108,19 @@ fn a_reader_that_a_writer_waits_for_tells_the_home() {
         let mut reader = begun(Mode::Shared);
         reader.find(word(0, 0));
         reader.step(Event::Leave);
-        assert_eq!(reader.find(found), tell(Said::Left, ME));
+        assert_eq!(reader.find(found), tell(NoticeKind::Left, ME));
         assert_eq!(reader.step(Event::Told), DONE);
     }
 }
 
 #[test]
 fn a_reader_behind_a_writer_asks_it_and_is_told_where_it_is_counted() {
-    for (says, leaves) in [(OUT, tell(Said::Left, ME)), (3, swap(word(0, 3), word(0, 2)))] {
+    for (says, leaves) in [(OUT, tell(NoticeKind::Left, ME)), (3, swap(word(0, 3), word(0, 2)))] {
         let mut reader = begun(Mode::Shared);
-        assert_eq!(reader.find(other(1)), tell(Said::Joins, TAIL));
+        assert_eq!(reader.find(other(1)), tell(NoticeKind::Joins, TAIL));
         assert!(!Ncosed.can_leave(&reader.0));
         assert_eq!(reader.step(Event::Told), Step::Listen);
-        assert_eq!(reader.hear(Said::Handover, OTHER, says), Step::Held);
+        assert_eq!(reader.hear(NoticeKind::Handover, OTHER, says), Step::Held);
         assert_eq!(reader.step(Event::Leave), leaves);
     }
 }
@@ -142,11 +145,11 @@ fn a_writer_that_finds_readers_has_the_home_wait_for_them() {
     let mut writer = begun(Mode::Exclusive);
     writer.find(word(0, 3));
     writer.step(Event::Paused);
-    assert_eq!(writer.find(word(0, 3)), tell(Said::Awaits, ME));
+    assert_eq!(writer.find(word(0, 3)), tell(NoticeKind::Awaits, ME));
     assert_eq!(writer.says(), 3);
     assert_eq!(writer.step(Event::Told), Step::Listen);
     assert!(!Ncosed.can_leave(&writer.0));
-    assert_eq!(writer.hear(Said::Handover, READER, 0), Step::Held);
+    assert_eq!(writer.hear(NoticeKind::Handover, READER, 0), Step::Held);
 }
 
 /// A writer behind another one that has the lock.
@@ -155,13 +158,13 @@ fn a_writer_tells_the_one_before_it_how_many_readers_came_between() {
     let mut writer = begun(Mode::Exclusive);
     writer.find(other(2));
     writer.step(Event::Paused);
-    assert_eq!(writer.find(other(2)), tell(Said::Successor, TAIL));
+    assert_eq!(writer.find(other(2)), tell(NoticeKind::Successor, TAIL));
     assert_eq!(writer.says(), 2);
     assert_eq!(writer.step(Event::Told), Step::Listen);
     // One that has come after it, while it waits.
-    assert_eq!(writer.hear(Said::Successor, READER, 0), Step::Listen);
-    assert_eq!(writer.hear(Said::Handover, OTHER, 0), Step::Held);
-    assert_eq!(writer.step(Event::Leave), tell(Said::Handover, READER));
+    assert_eq!(writer.hear(NoticeKind::Successor, READER, 0), Step::Listen);
+    assert_eq!(writer.hear(NoticeKind::Handover, OTHER, 0), Step::Held);
+    assert_eq!(writer.step(Event::Leave), tell(NoticeKind::Handover, READER));
     assert_eq!(writer.step(Event::Told), DONE);
 }
 
@@ -174,7 +177,7 @@ fn a_writer_leaves_the_lock_to_the_readers_that_came_if_no_writer_did() {
     assert!(!Ncosed.gathers(&writer.0));
     assert_eq!(writer.find(mine(2)), Step::Listen);
     for (reader, then) in [(READER, Step::Listen), (OTHER, DONE)] {
-        assert_eq!(writer.hear(Said::Joins, reader, 0), tell(Said::Handover, reader));
+        assert_eq!(writer.hear(NoticeKind::Joins, reader, 0), tell(NoticeKind::Handover, reader));
         assert_eq!(writer.says(), 2, "readers in the word");
         assert_eq!(writer.step(Event::Told), then);
     }
@@ -186,18 +189,18 @@ fn a_writer_tells_readers_and_has_the_home_tell_the_writer_behind_them() {
     for comes_early in [true, false] {
         let mut used = writer();
         if comes_early {
-            assert_eq!(used.hear(Said::Successor, OTHER, 1), Step::Held);
+            assert_eq!(used.hear(NoticeKind::Successor, OTHER, 1), Step::Held);
             assert_eq!(used.step(Event::Leave), Step::Listen, "no verb is needed");
         } else {
             used.step(Event::Leave);
             used.find(mine(1));
             assert_eq!(used.find(other(4)), Step::Listen, "the word is another's");
             assert!(!Ncosed.gathers(&used.0), "it does not know how many are its own");
-            assert_eq!(used.hear(Said::Successor, OTHER, 1), Step::Listen);
+            assert_eq!(used.hear(NoticeKind::Successor, OTHER, 1), Step::Listen);
         }
-        assert_eq!(used.hear(Said::Joins, READER, 0), tell(Said::Handover, READER));
+        assert_eq!(used.hear(NoticeKind::Joins, READER, 0), tell(NoticeKind::Handover, READER));
         assert_eq!(used.says(), OUT, "a writer has taken it out of the word");
-        assert_eq!(used.step(Event::Told), tell(Said::Awaits, OTHER));
+        assert_eq!(used.step(Event::Told), tell(NoticeKind::Awaits, OTHER));
         assert_eq!(used.says(), 1);
         assert!(!Ncosed.gathers(&used.0));
         assert_eq!(used.step(Event::Told), DONE);
@@ -210,7 +213,7 @@ fn a_lost_answer_ends_the_use() {
     for mode in [Mode::Shared, Mode::Exclusive] {
         assert_eq!(begun(mode).step(Event::Lost), Step::Gone(Err(NotHeld::Unavailable)));
     }
-    assert!(Ncosed.is_free(0) && !Ncosed.promises().survives_losses);
+    assert!(Ncosed.is_free(0) && !Ncosed.guarantees().survives_losses);
     for (used, has_writer) in [(word(0, 1), false), (other(0), true)] {
         assert!(!Ncosed.is_free(used.word()));
         assert_eq!(Ncosed.may_have_writer(used.word()), has_writer);

@@ -8,7 +8,7 @@ fn every_point_has_a_coordinate_at_each_place_and_every_scenario_can_be_run() {
     for point in points() {
         for place in Place::of(point.pieces()).iter().copied() {
             let struck = all.iter().any(|one| one.point == point && one.place == place);
-            assert!(struck || !exists(point, place, Doubt::Back), "{point:?} {place:?}");
+            assert!(struck || !exists(point, place, RecoveryOutcome::Back), "{point:?} {place:?}");
         }
     }
     for coordinate in &all {

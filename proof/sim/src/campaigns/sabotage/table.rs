@@ -20,7 +20,7 @@ use crate::scenario::pairs::{AT_MOST_ONE, COUNTED};
 use crate::verdict::{ENDS, LOCKS, NO_PANIC, READS};
 
 /// One rule of the table.
-pub(super) struct Hunted {
+pub(super) struct RuleScenarios {
     rule: Rule,
     /// Named scenarios, the most promising first.
     pub(super) scenarios: &'static [&'static str],
@@ -28,7 +28,7 @@ pub(super) struct Hunted {
     meant: &'static [Noticed],
 }
 
-impl Hunted {
+impl RuleScenarios {
     /// Whether this property is expected to fail.
     pub(super) fn is_meant(&self, property: &str) -> bool {
         self.meant.iter().any(|watch| match watch {
@@ -42,15 +42,15 @@ const fn hunted(
     rule: Rule,
     scenarios: &'static [&'static str],
     meant: &'static [Noticed],
-) -> Hunted {
-    Hunted { rule, scenarios, meant }
+) -> RuleScenarios {
+    RuleScenarios { rule, scenarios, meant }
 }
 
 /// The row of a rule.
 ///
 /// # Panics
 /// Never: a test checks that every rule has a row.
-pub(super) fn row_of(rule: Rule) -> &'static Hunted {
+pub(super) fn row_of(rule: Rule) -> &'static RuleScenarios {
     TABLE.iter().find(|row| row.rule == rule).expect("every rule has a row")
 }
 
@@ -83,7 +83,7 @@ const ZEROED: Noticed = Property("a lock slot without a holder is all zeroes");
 const CACHES: &str = "h11-caches-beside-writers";
 
 /// All rules, in the order of [`Rule::ALL`].
-const TABLE: &[Hunted] = &[
+const TABLE: &[RuleScenarios] = &[
     hunted(Rule::CommitsAreLogged, &["h12-half-written"], &[LOGGED]),
     hunted(
         Rule::CellsBeginInvisible,

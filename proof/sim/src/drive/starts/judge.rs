@@ -25,11 +25,11 @@ use std::rc::Rc;
 
 use lotus::{Authority as _, Cluster, ClusterError, Data, Isolation, Transaction, TxnError};
 
-use super::hall::Hall;
-use super::{ACCOUNTS, Ground, PlaceState, ROWS, STARTED, STRUCK, WHOLE, rows};
+use super::shared_machines::SharedMachines;
+use super::{ACCOUNTS, PlaceState, ROWS, STARTED, STRUCK, StartTest, WHOLE, rows};
 
 /// Observations after the last fault.
-pub(super) struct Calm {
+pub(super) struct AfterFaults {
     /// Whether a node took part when the calm began, or has since.
     lived: bool,
     /// Whether every start since then was refused because the node had been started before, or
@@ -37,7 +37,7 @@ pub(super) struct Calm {
     refuses: bool,
 }
 
-impl Calm {
+impl AfterFaults {
     /// Begins the calm, while no process is starting.
     pub(super) fn begin(places: &[PlaceState]) -> Self {
         Self { lived: places.iter().any(|place| place.cluster().is_some()), refuses: true }
@@ -47,7 +47,7 @@ impl Calm {
     pub(super) fn note(
         &mut self,
         process: usize,
-        outcome: &Result<Rc<Cluster<Hall>>, ClusterError>,
+        outcome: &Result<Rc<Cluster<SharedMachines>>, ClusterError>,
         has_lost_memory: bool,
     ) {
         let refused = |error: &ClusterError| match error {
@@ -60,12 +60,12 @@ impl Calm {
     }
 }
 
-impl Ground {
+impl StartTest {
     /// Records the violations of this start, once every node is decided or the last start is over.
     pub(super) fn judge(&self) {
         // No more faults happen from here on.
         self.starts.set(STRUCK);
-        if let Some(failure) = self.hall.failure() {
+        if let Some(failure) = self.shared_machines.failure() {
             return self.violated(STARTED, failure.to_string());
         }
         let places = self.places.take();
@@ -109,7 +109,7 @@ impl Ground {
     }
 
     /// Checks that the cluster works when all nodes take part.
-    fn try_out(&self, up: &[&Cluster<Hall>]) {
+    fn try_out(&self, up: &[&Cluster<SharedMachines>]) {
         for (node, cluster) in up.iter().enumerate() {
             let added = (0..ROWS).try_for_each(|row| add_one(cluster, row));
             let settled = added.and_then(|()| cluster.settle());
@@ -136,7 +136,7 @@ impl Ground {
     }
 }
 
-fn add_one(cluster: &Cluster<Hall>, row: u64) -> Result<(), TxnError> {
+fn add_one(cluster: &Cluster<SharedMachines>, row: u64) -> Result<(), TxnError> {
     let table = cluster.table(&ACCOUNTS.name).ok_or(TxnError::Timeout)?;
     let added = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         let item = txn.add_rw(table, row)?;

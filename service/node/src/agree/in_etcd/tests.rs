@@ -65,7 +65,7 @@ fn a_life_begins_only_if_nothing_was_said_since_the_last_look() {
     assert_eq!(seen.life(), None);
     quick.begin(seen).expect("nothing has been said yet");
     let goes_on = quick.last_word().expect("it answers");
-    assert!(matches!(slow.begin(seen), Err(Unreached::Refused(_))));
+    assert!(matches!(slow.begin(seen), Err(AuthorityUnreachable::Refused(_))));
     assert_eq!(quick.last_word().expect("it answers"), goes_on);
     slow.begin(goes_on).expect("it has looked again");
     assert!(slow.last_word().expect("it answers").life() > goes_on.life());

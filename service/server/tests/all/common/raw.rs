@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use lotus_protocol::frame::{self, Incoming};
-use lotus_protocol::handshake::{Greeting, Guest, Refusal};
+use lotus_protocol::handshake::{ClientHandshake, Greeting, Refusal};
 use lotus_protocol::messages::{self, Bytes, Call, Op, decode};
 
 /// Longest wait; after that it would be for ever.
@@ -29,7 +29,7 @@ impl Raw {
     pub fn admitted(address: SocketAddr) -> Self {
         let mut raw = Self::open(address);
         let mut out = Vec::new();
-        let mut guest = Guest::start(None, &mut out).unwrap();
+        let mut guest = ClientHandshake::start(None, &mut out).unwrap();
         raw.stream.write_all(&out).unwrap();
         let frame = raw.next().expect("a welcome");
         assert!(guest.step(&frame, &mut out).unwrap().is_some());
