@@ -86,8 +86,9 @@ pub trait Authority: Send + Sync {
     }
 
     /// Time for which an authority whose values end with a process may have been gone;
-    /// `Duration::MAX` once the process is known to have ended. Zero if the values outlast every
-    /// process of the cluster, or are in this process.
+    /// `Duration::MAX` once the process is known to have ended, or the values belong to a life of
+    /// the cluster that was ended. Otherwise zero if the values outlast every process of the
+    /// cluster, or are in this process.
     fn silence(&self) -> Duration {
         Duration::ZERO
     }

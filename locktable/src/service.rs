@@ -191,8 +191,8 @@ pub enum LockError {
     /// Another transaction holds the lock. Abort and retry.
     #[error("another transaction holds the lock")]
     Conflict(LockKey),
-    /// Another transaction still held the lock at the time limit of the wait. Abort and retry.
-    #[error("another transaction held the lock until the time limit of the wait")]
+    /// The time limit passed in a wait for the lock, or for a lock before it. Abort and retry.
+    #[error("the time limit passed in a wait for the lock, or for a lock before it")]
     WaitedTooLong(LockKey),
     /// The table has no room for the lock now. Abort and back off.
     #[error("the lock table has no room")]

@@ -97,8 +97,9 @@ pub fn check_others(file: &ClusterFile, here: &[NodeName], others: Others) -> Re
     match loss::look(file, &authority, here) {
         Ok(None) => Ok(()),
         Ok(Some(lost)) => refused(&lost),
-        // The authority's process has ended, and the cluster with it.
+        // The authority's process has ended, and the cluster with it; or its life in etcd has.
         Err(_) if authority.silence() == Duration::MAX => Ok(()),
+        Err(_) if authority.has_lives() && matches!(authority.life(), Ok(None)) => Ok(()),
         Err(_) => refused(&Loss::Unknown),
     }
 }

@@ -237,20 +237,26 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         let deadline = self.core.rpc.lane().executor().now().after(timeout);
         self.take_upwards(held, before, local, deadline).await?;
         match held.remote.first() {
-            Some(lock) => self.time_left(deadline, lock),
+            Some(lock) => self.time_left(deadline, timeout, lock),
             None => Ok(Duration::ZERO),
         }
     }
 
-    /// Time until `deadline` in which to ask for `lock`.
+    /// Time until `deadline`, of `timeout` in all, in which to ask for `lock`.
     ///
     /// # Errors
-    /// [`LockError::WaitedTooLong`] if none is left.
-    fn time_left(&self, deadline: Nanos, lock: &TakenLock) -> Result<Duration, LockError> {
-        match deadline.since(self.core.rpc.lane().executor().now()) {
-            Duration::ZERO => Err(LockError::WaitedTooLong(lock.request.name)),
-            left => Ok(left),
+    /// [`LockError::WaitedTooLong`] if less is left than an answer may take.
+    fn time_left(
+        &self,
+        deadline: Nanos,
+        timeout: Duration,
+        lock: &TakenLock,
+    ) -> Result<Duration, LockError> {
+        let left = deadline.since(self.core.rpc.lane().executor().now());
+        if left < super::RETRY_AFTER.min(timeout) {
+            return Err(LockError::WaitedTooLong(lock.request.name));
         }
+        Ok(left)
     }
 
     /// Takes all of `wanted` in order, waiting where needed. A retry knows its locks, so it asks
@@ -288,7 +294,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
                 held.asked.clear();
                 held.remote.clear();
                 held.remote.extend_from_slice(part);
-                asking.timeout = self.time_left(deadline, &part[0])?;
+                asking.timeout = self.time_left(deadline, timeout, &part[0])?;
                 self.ask(held, &asking, part);
                 asking.fragment += 1;
                 point!(host.this_node().0, LocksRequested);

@@ -10,8 +10,8 @@
 //! prefix of all other keys. When memory node 0 ends, or `lotus cluster down` finds that it was
 //! killed, and no compute node takes part any more (`alive`), the key records the end, and no node
 //! joins until there is a new life. While compute nodes live without memory node 0 the life goes
-//! on, and memory node 0 returns to it as any memory node does. A process whose life has ended, or
-//! whose authority was replaced, learns so within seconds ([`LostAuthority`]).
+//! on, and memory node 0 returns to it as any memory node does. A process that takes part learns
+//! within seconds that its life was ended, or its authority replaced ([`LostAuthority`]).
 
 use std::time::Duration;
 
@@ -376,10 +376,23 @@ impl Host {
             Prepared::New(etcd, word) => {
                 etcd.begin(word).map_err(|error| error.to_string())?;
                 tracing::info!("a new life of the cluster has begun in etcd");
+                etcd.stay(env);
                 Ok(Self::Etcd(etcd))
             }
             #[cfg(feature = "etcd")]
-            Prepared::Returning(etcd) => Ok(Self::Etcd(etcd)),
+            Prepared::Returning(etcd) => {
+                etcd.stay(env);
+                Ok(Self::Etcd(etcd))
+            }
+        }
+    }
+
+    /// Whether the authority is lost for good; see [`ClusterAuthority::lost`].
+    pub fn lost(&self) -> Option<LostAuthority> {
+        match self {
+            Self::Server(_) => None,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd.is_over().then_some(LostAuthority::LifeEnded),
         }
     }
 
@@ -416,6 +429,8 @@ impl Host {
         match self {
             // The server ends when it is dropped.
             Self::Server(_) => {}
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) if etcd.is_over() => {}
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => match alive::look(file, etcd, env, PATIENCE, || false) {
                 Ok(Others::Gone) => {

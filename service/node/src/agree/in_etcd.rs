@@ -184,7 +184,7 @@ impl InEtcd {
                 let found = found.clone();
                 drop(life);
                 if due == Some(true) {
-                    self.look_whether_over(&found);
+                    self.look_whether_over(&found)?;
                 }
                 return Ok(found);
             }
@@ -204,10 +204,14 @@ impl InEtcd {
     }
 
     /// Learns whether `life` was ended. A silent etcd says nothing: the life goes on.
-    fn look_whether_over(&self, life: &Life) {
-        if last_word(&life.etcd).is_ok_and(|word| word.life() != Some(life.version)) {
+    ///
+    /// # Errors
+    /// etcd does not answer. The caller's own question would wait as long, in vain.
+    fn look_whether_over(&self, life: &Life) -> Result<(), AuthorityUnreachable> {
+        if last_word(&life.etcd)?.life() != Some(life.version) {
             self.is_over.store(true, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     fn ask(&self) -> Result<Life, AuthorityError> {
@@ -242,8 +246,7 @@ impl InEtcd {
 
 impl Authority for InEtcd {
     fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
-        let life = self.ask()?;
-        self.heed(life.etcd.read(&life.key(key)))
+        self.heed(self.ask().and_then(|life| life.etcd.read(&life.key(key))))
     }
 
     fn compare_and_swap(
@@ -252,8 +255,8 @@ impl Authority for InEtcd {
         expected: Version,
         value: &[u8],
     ) -> Result<Version, AuthorityError> {
-        let life = self.ask()?;
-        self.heed(life.etcd.compare_and_swap(&life.key(key), expected, value))
+        let swap = |life: Life| life.etcd.compare_and_swap(&life.key(key), expected, value);
+        self.heed(self.ask().and_then(swap))
     }
 
     /// etcd outlasts every process; a life that was ended does not come back.

@@ -41,6 +41,14 @@ impl AuthorityAccess<'_> {
         }
     }
 
+    /// Whether the authority is lost for good.
+    fn lost(&self) -> Option<LostAuthority> {
+        match self {
+            Self::Host(host) => host.lost(),
+            Self::Guest(authority) => authority.lost(),
+        }
+    }
+
     /// Whether nodes of an earlier cluster without authority have called here.
     pub(super) fn is_called_by_an_earlier_life(&self) -> bool {
         match self {
@@ -73,10 +81,9 @@ impl AuthorityBond {
 
     /// Logs an error once the bound authority is lost.
     pub(super) fn look(&mut self, access: &AuthorityAccess<'_>) {
-        let AuthorityAccess::Guest(authority) = access else { return };
-        let Some(lost) = authority.lost().filter(|_| !self.is_lost) else { return };
+        let Some(lost) = access.lost().filter(|_| !self.is_lost) else { return };
         error!(
-            "{lost}: the memory of this node is of the cluster that is lost. lotus cluster down \
+            "{lost}: the memory of this node is of a cluster that is over. lotus cluster down \
              --no-snapshot ends it"
         );
         self.is_lost = true;

@@ -206,7 +206,9 @@ impl Daemon<'_> {
             // Before the next question: a new authority would be taken for the cluster's own.
             bond.make(access, lends, &self.env);
             let members = membership::read(authority);
-            bond.look(access);
+            if !self.stop.is_told() {
+                bond.look(access);
+            }
             if let Some(state) = follower.look(self.env.now(), lends, members) {
                 ended = self.now_stands(state);
             }
