@@ -140,12 +140,12 @@ impl TestAuthority {
         *lock(&self.script) = Box::new(script);
     }
 
-    /// Sets the fate of all questions from now on.
+    /// Sets the outcome of all questions from now on.
     pub fn turn(&self, outcome: QuestionOutcome) {
         self.follow(move |_, _| outcome);
     }
 
-    /// Sets the fate of all swaps from now on; reads are answered.
+    /// Sets the outcome of all swaps from now on; reads are answered.
     pub fn turn_swaps(&self, outcome: QuestionOutcome) {
         self.follow(move |question, _| match question {
             Question::Swap { .. } => outcome,

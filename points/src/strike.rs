@@ -1,4 +1,4 @@
-//! Delivery of passages to fault injectors, and the fate of the passing tasks.
+//! Delivery of passages to fault injectors, and the outcome for the passing tasks.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -24,7 +24,7 @@ pub struct Passage {
     pub peer: Option<u16>,
 }
 
-/// Fate of the task that passes a point.
+/// Outcome for the task that passes a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PassageOutcome {
     /// The task goes on.
@@ -40,7 +40,7 @@ pub trait FaultInjector {
     /// Whether to strike at this passage.
     fn meets(&mut self, passage: &Passage) -> bool;
 
-    /// Strikes the injector's target, and decides the fate of the passing task.
+    /// Strikes the injector's target, and decides the outcome for the passing task.
     fn strike(&mut self, passage: &Passage) -> PassageOutcome;
 }
 

@@ -454,7 +454,7 @@ pub async fn attempt_in<W: Workload>(
 ) -> Result<i64, NoCommit> {
     let mut lent = LotusTxn::of(txn);
     let outcome = workload.attempt(&mut lent, request).await;
-    outcome.map_err(|error| lapse(error, lent.cause))
+    outcome.map_err(|error| no_commit(error, lent.cause))
 }
 
 /// As [`attempt_in`], and also returns the attempt's reads and writes.
@@ -470,11 +470,11 @@ pub async fn traced_in<W: Workload>(
     let mut recorded = Recorded::new(LotusTxn::of(txn), &mut log);
     let outcome = workload.attempt(&mut recorded, request).await;
     let cause = recorded.into_inner().cause;
-    let effect = outcome.map_err(|error| lapse(error, cause))?;
+    let effect = outcome.map_err(|error| no_commit(error, cause))?;
     Ok((effect, log.take_operations()))
 }
 
-fn lapse(error: TxnError, cause: Option<lotus::TxnError>) -> NoCommit {
+fn no_commit(error: TxnError, cause: Option<lotus::TxnError>) -> NoCommit {
     match (error, cause) {
         (TxnError::Fatal(why), _) => NoCommit::Fatal(why),
         // A row that exists already is the workload's rollback, as in `mapped`.

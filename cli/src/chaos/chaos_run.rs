@@ -42,7 +42,7 @@ pub struct ChaosRun<'a> {
 #[derive(Default)]
 struct Sum {
     seen: Option<CallerResults>,
-    lives: JoinedHistory,
+    joined: JoinedHistory,
     copies: Copies,
     growth: Growth,
     /// Strikes, with times since the start of the load.
@@ -104,7 +104,7 @@ impl ChaosRun<'_> {
         };
         let driven = self.load.with(driving)?;
         let Driven { workload, mut seen, tables, struck, copies, growth, attack } = driven;
-        sum.lives.add(tables, std::mem::take(&mut seen.logs));
+        sum.joined.add(tables, std::mem::take(&mut seen.logs));
         (sum.copies, sum.growth) = (copies, growth);
         sum.starts += struck.starts;
         sum.left_out += struck.left_out;
@@ -148,7 +148,7 @@ impl ChaosRun<'_> {
             let check = sum.copies.check(self.file.snapshots.as_ref());
             sum.find(vec![check]);
         }
-        let Sum { seen, lives, copies, strikes, starts, restores, restores_struck, .. } = sum;
+        let Sum { seen, joined, copies, strikes, starts, restores, restores_struck, .. } = sum;
         let (members, out) = sum.last.map_or((None, Vec::new()), |last| (last.members, last.out));
         let seen = seen.as_ref();
         let count = |of: fn(&CallerResults) -> u64| seen.map_or(0, of);
@@ -176,7 +176,7 @@ impl ChaosRun<'_> {
             longest_silence_ms: count(|seen| seen.silence.as_millis() as u64),
             audit: Audit::new(sum.checks),
         };
-        (report, lives.into_history())
+        (report, joined.into_history())
     }
 }
 

@@ -3,11 +3,11 @@
 //!
 //! # What it is
 //! A [`Coordinate`] is a step, given by its [`FaultPoint`], a process that takes the step, and a
-//! blow: the process is killed at the step, or paused for longer than the lease. [`actors`] lists
+//! fault: the process is killed at the step, or paused for longer than the lease. [`actors`] lists
 //! for every point the processes that take the step; the matrix is derived from [`actors`] and the
 //! list of points, so a new point needs its own coordinates. Each coordinate is a separate run of a
 //! small cluster over `shm` in a directory of its own (`test_cluster`), started from a snapshot.
-//! After the blow an operator follows docs/operations.md (`matrix_run`): restarts nodes that have
+//! After the fault an operator follows docs/operations.md (`matrix_run`): restarts nodes that have
 //! ended, or ends a cluster that reports incomplete data and starts it anew. In the end the cluster
 //! must serve its initial rows, and no file in the directory of snapshots may have other rows
 //! (I177).
@@ -128,7 +128,7 @@ pub fn short() -> Vec<Coordinate> {
     short
 }
 
-/// Runs the chosen coordinates, several at a time, each cluster on its own ground.
+/// Runs the chosen coordinates, several at a time, each on a test cluster of its own.
 ///
 /// # Errors
 /// A sentence: the coordinate does not exist, or there is no room for a cluster.

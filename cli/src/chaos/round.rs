@@ -91,19 +91,19 @@ impl Use for Driving<'_> {
                 };
                 let struck =
                     scope.spawn(|| striker::strike(nodes, &authority, pacer, span, copies));
-                let attacked = HostileClients::of(file, hostile, clock.clone(), until);
-                let attacked = attacked.map(|hostile| scope.spawn(|| hostile.run()));
-                let attacked = attacked.map_err(|why| failed(&why))?;
+                let attackers = HostileClients::of(file, hostile, clock.clone(), until);
+                let attackers = attackers.map(|hostile| scope.spawn(|| hostile.run()));
+                let attackers = attackers.map_err(|why| failed(&why))?;
                 let growing = inserters.grow(&client, until, all);
                 let (seen, growth) = tokio::try_join!(callers.call(&client), growing)?;
-                Ok((seen, growth, tables, struck, attacked))
+                Ok((seen, growth, tables, struck, attackers))
             });
             let driven = driven.map_err(|error: BenchError| error.to_string());
-            let (seen, growth, tables, struck, attacked) = driven?;
+            let (seen, growth, tables, struck, attackers) = driven?;
             let struck =
                 struck.join().map_err(|_| "the thread that strikes has panicked".to_owned())?;
             let results =
-                attacked.join().map_err(|_| "a hostile client has panicked".to_owned())?;
+                attackers.join().map_err(|_| "a hostile client has panicked".to_owned())?;
             stop.store(true, Ordering::Relaxed);
             let memory_samples = watching.join().map_err(|_| "who looks at memory has panicked")?;
             let (struck, copies) = struck?;

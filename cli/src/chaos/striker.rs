@@ -239,8 +239,8 @@ impl StrikeRecord {
     }
 }
 
-/// Carries out the strikes of the keeper, and resumes the nodes at the end. Returns the strikes
-/// with their times; and `copies` with the outcomes of the snapshots taken meanwhile.
+/// Carries out the strikes of `pacer`, and resumes the nodes at the end. Returns the strikes with
+/// their times; and `copies` with the outcomes of the snapshots taken meanwhile.
 ///
 /// # Errors
 /// A sentence: a strike or a snapshot could not be carried out.

@@ -214,7 +214,7 @@ impl<M: Machines> Cluster<M> {
         Ok(())
     }
 
-    /// Runs `job` in one of the coroutine slots of the coordinator at `coordinator_id`. The job
+    /// Runs `job` in one of the coroutine slots of the coordinator `coordinator_id`. The job
     /// occupies the slot until it ends, and drives its transactions by hand; [`Cluster::run`]
     /// drives a transaction's body.
     ///

@@ -52,9 +52,9 @@
 //! [question to the authority](crate::node::agreed::async_authority) waits.
 //!
 //! A silent authority in a node's process may have ended. After a lease of silence, or when its
-//! process, or the cluster's life in etcd, is known to have ended, every coordinator blocks commits until the authority answers
-//! again ([`Coordinator::heed_authority`]): without the authority the cluster survives no further
-//! loss.
+//! process, or the cluster's life in etcd, is known to have ended, every coordinator blocks commits
+//! until the authority answers again ([`Coordinator::heed_authority`]): without the authority the
+//! cluster survives no further loss.
 
 use std::rc::Rc;
 use std::sync::Arc;

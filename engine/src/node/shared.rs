@@ -80,7 +80,7 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     /// Closed when this process drops a table for the first time.
     pub(crate) drops: (Sender<()>, Receiver<()>),
-    /// Looks into the catalogue for tables of other processes.
+    /// Lookups, in the catalogue, of tables of other processes.
     pub(crate) catalogue_lookups: CatalogueLookups,
     /// Number that distinguishes this process from earlier and concurrent processes.
     pub(crate) process: u64,

@@ -341,7 +341,7 @@ mod tests {
             answer
         };
         assert_eq!(again(&mut received), Some(OrderAnswer::UnderWay));
-        order.reply.try_send(Err(MoveError::Held)).expect("the desk waits for it");
+        order.reply.try_send(Err(MoveError::Held)).expect("the order is waited for");
         for _ in 0..2 {
             assert_eq!(again(&mut received), Some(OrderAnswer::Over(Err(MoveError::Held))));
         }

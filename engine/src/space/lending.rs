@@ -320,7 +320,7 @@ mod tests {
         Lender::new(Incarnation::new(life).expect("small"))
     }
 
-    /// A counter with these slots, and all that it has taken back.
+    /// A lender with these slots, and all that it has taken back.
     struct TestLender {
         lender: Lender,
         free: Vec<u64>,

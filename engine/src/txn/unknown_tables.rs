@@ -9,7 +9,7 @@ use crate::node::agreed::catalogue_lookups::LookupStep;
 use crate::node::shared::Shared;
 use crate::txn::session::SessionView;
 
-/// A look under way. The look ends even if its task is dropped.
+/// A lookup under way. The lookup ends even if its task is dropped.
 struct LookupGuard {
     shared: Arc<Shared>,
     answered: bool,
@@ -29,8 +29,8 @@ impl Drop for LookupGuard {
 }
 
 impl SessionView {
-    /// Learns a table that another process may have created. Other coroutines run meanwhile. Looks
-    /// begin at intervals of at least 100 ms, and a look serves all waiting callers.
+    /// Learns a table that another process may have created. Other coroutines run meanwhile.
+    /// Lookups begin at intervals of at least 100 ms, and a lookup serves all waiting callers.
     ///
     /// # Errors
     /// `UnknownTable` if the table does not exist; `Timeout` if the authority does not answer.
@@ -56,7 +56,7 @@ impl SessionView {
         let wanted = catalogue_lookups.ask();
         loop {
             match catalogue_lookups.turn(wanted, coordinator.executor.now()) {
-                // A separate task: other callers wait for the look, even if this call is dropped.
+                // A separate task: other callers wait for the lookup, even if this call is dropped.
                 LookupStep::Look => {
                     let shared = Arc::clone(&coordinator.shared);
                     coordinator.executor.spawn(LookupGuard { shared, answered: false }.carry_out());

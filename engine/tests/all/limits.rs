@@ -65,7 +65,7 @@ fn settings_that_do_not_add_up_are_refused_with_a_sentence() {
 
 /// A coordinator that does not exist is not mapped to another one.
 #[test]
-fn only_seats_that_exist_take_jobs() {
+fn only_coordinators_that_exist_take_jobs() {
     let (cluster, _) = with_numbers(small().compute_nodes(2));
     for (compute_node, thread) in [(0, 1), (2, 0), (usize::MAX, 0)] {
         let submit =

@@ -38,7 +38,7 @@ fn settled(cluster: &Cluster) {
     cluster.settle().expect("no coordinator has failed");
 }
 
-/// Reads a row in a snapshot at `coordinator_id`. Returns the value, and the number of READs.
+/// Reads a row in a snapshot on `coordinator_id`. Returns the value, and the number of READs.
 #[track_caller]
 fn look(
     cluster: &Cluster,
@@ -53,7 +53,7 @@ fn look(
     }))
 }
 
-/// Changes the row at `coordinator_id`. Returns the number of READs.
+/// Changes the row on `coordinator_id`. Returns the number of READs.
 #[track_caller]
 fn change(
     cluster: &Cluster,

@@ -32,11 +32,11 @@ pub type CpuCharge = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// Delays and loses requests to an external service, and their answers, like a simulated network.
 pub trait DeliveryModel: Send + Sync {
-    /// Returns the fate of a request that `node` sends now.
+    /// Returns the delivery of a request that `node` sends now.
     fn carry(&self, node: NodeId) -> RequestDelivery;
 }
 
-/// Fate of one request to an external service.
+/// Delivery of one request to an external service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestDelivery {
     /// Time until the request arrives, or is lost.

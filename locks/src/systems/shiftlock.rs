@@ -173,9 +173,9 @@ impl<W> Shifts<W> {
 }
 
 impl<W: Layout> Shifts<W> {
-    /// Returns the deed of a use in its present state.
+    /// Returns the operation of a use in its present state.
     #[inline(always)]
-    fn deed(of: &ShiftUse<W>) -> LockOperation<W> {
+    fn operation(of: &ShiftUse<W>) -> LockOperation<W> {
         match of.at {
             At::Joining => LockOperation::Join,
             At::Waiting(_) | At::Draining => LockOperation::Read,
@@ -197,7 +197,7 @@ impl<W: Layout> Shifts<W> {
     /// Posts the verb of a use in its present state.
     #[inline(always)]
     fn post(&self, of: &ShiftUse<W>) -> Step {
-        Step::Post(W::verb(Self::deed(of), self.has_masks))
+        Step::Post(W::verb(Self::operation(of), self.has_masks))
     }
 
     /// Counts a reader, or makes a writer the tail of the word that was `seen` last.
@@ -440,7 +440,7 @@ impl<W: Layout> LockSystem for Shifts<W> {
     }
 
     fn wide(&self, of: &ShiftUse<W>) -> WideVerb {
-        W::wide(Self::deed(of))
+        W::wide(Self::operation(of))
     }
 
     fn can_leave(&self, of: &ShiftUse<W>) -> bool {

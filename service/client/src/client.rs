@@ -428,7 +428,7 @@ impl ClientState {
                 Ok((_, message)) => decode(message).map_err(|_| CallError::Protocol)?,
                 Err(_) => Answer::Never,
             };
-            let tried = match &answered {
+            let outcome = match &answered {
                 Ok(_) => TryOutcome::Answered(&answer),
                 Err(Unreached::Not(why)) => TryOutcome::NotSent(why.clone()),
                 Err(Unreached::TooLong(why)) => return Err(CallError::Request(why.clone())),
@@ -436,7 +436,7 @@ impl ClientState {
                 Err(Unreached::Late) if until < deadline => TryOutcome::Silent,
                 Err(Unreached::Late) => TryOutcome::Late,
             };
-            match tries.next(&tried) {
+            match tries.next(&outcome) {
                 Next::Finish => return answered.map_err(|_| CallError::Protocol),
                 Next::Fail(error) => return Err(error),
                 Next::Elsewhere(why) => {

@@ -158,7 +158,7 @@ mod tests {
             (Answer::Failed(Failure::UnknownProcedure), ["fail", "fail", "fail"]),
             (Answer::Failed(Failure::IdTaken), ["fail", "fail", "fail"]),
         ];
-        let outcome =
+        let answered =
             answers.iter().map(|(answer, expected)| (TryOutcome::Answered(answer), expected));
         let unanswered = [
             (TryOutcome::NotSent(String::new()), &["elsewhere", "elsewhere", "elsewhere"]),
@@ -166,7 +166,7 @@ mod tests {
             (TryOutcome::Silent, &["elsewhere", "elsewhere", "unknown"]),
             (TryOutcome::Late, &["fail", "unknown", "unknown"]),
         ];
-        for (outcome, expected) in outcome.chain(unanswered) {
+        for (outcome, expected) in answered.chain(unanswered) {
             let all = [Repetition::Effectless, Repetition::Once, Repetition::Harmful];
             let found = all.map(|repetition| name(&Tries::of(repetition).next(&outcome)));
             assert_eq!(&found, expected, "{outcome:?}");

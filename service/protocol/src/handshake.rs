@@ -240,17 +240,17 @@ mod tests {
     /// Runs both sides until the client is welcomed or refused.
     fn meet(client: Option<&Key>, server: Option<&Key>) -> Result<Box<Directory>, Refusal> {
         let mut to_server = Vec::new();
-        let mut guest = ClientHandshake::start(client, &mut to_server).unwrap();
-        let mut doorkeeper = ServerHandshake::default();
+        let mut client_side = ClientHandshake::start(client, &mut to_server).unwrap();
+        let mut server_side = ServerHandshake::default();
         loop {
             let mut to_client = Vec::new();
-            match doorkeeper.step(&to_server[HEADER_BYTES..], server, &mut to_client) {
+            match server_side.step(&to_server[HEADER_BYTES..], server, &mut to_client) {
                 Ok(true) => greet(&mut to_client, &Greeting::Welcome(directory())),
                 Ok(false) => {}
                 Err(refusal) => greet(&mut to_client, &Greeting::Refused(refusal)),
             }
             to_server.clear();
-            if let Some(directory) = guest.step(&to_client[HEADER_BYTES..], &mut to_server)? {
+            if let Some(directory) = client_side.step(&to_client[HEADER_BYTES..], &mut to_server)? {
                 return Ok(directory);
             }
         }
@@ -276,24 +276,24 @@ mod tests {
     fn a_server_with_a_key_admits_nobody_who_cannot_prove_it() {
         let key = key(1);
         let mut hello = Vec::new();
-        let _guest = ClientHandshake::start(Some(&key), &mut hello).unwrap();
+        let _client_side = ClientHandshake::start(Some(&key), &mut hello).unwrap();
         let mut out = Vec::new();
-        let mut doorkeeper = ServerHandshake::default();
-        assert_eq!(doorkeeper.step(&hello[HEADER_BYTES..], Some(&key), &mut out), Ok(false));
+        let mut server_side = ServerHandshake::default();
+        assert_eq!(server_side.step(&hello[HEADER_BYTES..], Some(&key), &mut out), Ok(false));
         // The server's own proof, sent back to it.
         let Ok(Greeting::Challenge { proof, .. }) = decode(&out[HEADER_BYTES..]) else {
             panic!("a challenge was due")
         };
-        assert_eq!(doorkeeper.step(&proof, Some(&key), &mut out), Err(Refusal::Proof));
+        assert_eq!(server_side.step(&proof, Some(&key), &mut out), Err(Refusal::Proof));
     }
 
     #[test]
     fn a_server_that_welcomes_without_a_proof_is_not_believed() {
         let mut sent = Vec::new();
-        let mut guest = ClientHandshake::start(Some(&key(1)), &mut sent).unwrap();
+        let mut client_side = ClientHandshake::start(Some(&key(1)), &mut sent).unwrap();
         let mut welcome = Vec::new();
         greet(&mut welcome, &Greeting::Welcome(directory()));
-        let answer = guest.step(&welcome[HEADER_BYTES..], &mut sent);
+        let answer = client_side.step(&welcome[HEADER_BYTES..], &mut sent);
         assert_eq!(answer, Err(Refusal::Security));
     }
 
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn what_else_may_come_is_refused() {
         let mut sent = Vec::new();
-        let _guest = ClientHandshake::start(None, &mut sent).unwrap();
+        let _client_side = ClientHandshake::start(None, &mut sent).unwrap();
         let hello = &sent[HEADER_BYTES..];
         let mut newer = hello.to_vec();
         newer[8] += 1;

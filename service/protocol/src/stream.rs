@@ -66,13 +66,13 @@ impl Stream {
         let mut stream = Self::connect(address, security).await?;
         let mut incoming = Incoming::new(ANSWER_BYTES);
         let mut out = Vec::new();
-        let mut guest = ClientHandshake::start(security.key(), &mut out)?;
+        let mut handshake = ClientHandshake::start(security.key(), &mut out)?;
         loop {
             stream.write_all(&out).await?;
             out.clear();
             loop {
                 if let Some(frame) = incoming.take_frame().map_err(|_| Refusal::Garbage)? {
-                    match guest.step(frame, &mut out)? {
+                    match handshake.step(frame, &mut out)? {
                         Some(directory) => return Ok((stream, incoming, directory)),
                         None => break,
                     }

@@ -119,12 +119,12 @@ async fn shake_hands(
     key: Option<&Key>,
     room: impl Fn() -> Result<(), Refusal>,
 ) -> Result<(), Turned> {
-    let mut doorkeeper = ServerHandshake::default();
+    let mut handshake = ServerHandshake::default();
     let mut out = Vec::new();
     loop {
         // An oversized frame is no hello of this protocol.
         if let Some(frame) = incoming.take_frame().map_err(|_| Refusal::Garbage)? {
-            let admitted = doorkeeper.step(frame, key, &mut out)?;
+            let admitted = handshake.step(frame, key, &mut out)?;
             if admitted {
                 room()?;
                 greet(&mut out, &Greeting::Welcome(node.directory(origin)));

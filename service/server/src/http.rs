@@ -1,8 +1,9 @@
 //! `/metrics` for Prometheus and `/health` for load balancers.
 //!
-//! The port asks for no key, so all connections are guests (`guests`): their number is bounded, a
-//! request must come within [`ASKING`] and be answered and read within [`ANSWERING`], and a
-//! connection serves one request. A stopping server does not wait for these connections (I339).
+//! The port asks for no key, so all connections are guests (`shared_guests`): their number is
+//! bounded, a request must come within [`ASKING`] and be answered and read within [`ANSWERING`],
+//! and a connection serves one request. A stopping server does not wait for these connections
+//! (I339).
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One run of the matrix: a blow, and the operator's reaction.
+//! One run of the matrix: a fault, and the operator's reaction.
 
 use std::process::Child;
 
@@ -44,7 +44,7 @@ fn armed(coordinate: &Coordinate) -> Result<(NodeName, String), String> {
 fn starts(cluster: &TestCluster, coordinate: &Coordinate) -> Result<Nodes, String> {
     let (node, at) = armed(coordinate)?;
     let mut nodes = Nodes::start(cluster, Some((node, &at)))?;
-    cluster.await_blow(nodes.of(node), coordinate.fault, nothing)?;
+    cluster.await_fault(nodes.of(node), coordinate.fault, nothing)?;
     if (node, coordinate.fault) == (HOST, ProcessFault::Kill) {
         return begin_anew(cluster, nodes);
     }
@@ -58,7 +58,7 @@ fn returns(cluster: &TestCluster, coordinate: &Coordinate) -> Result<Nodes, Stri
     await_health(cluster)?;
     nodes.kill(node)?;
     nodes.put(node, cluster.node(node, Some(&at))?);
-    cluster.await_blow(nodes.of(node), coordinate.fault, nothing)?;
+    cluster.await_fault(nodes.of(node), coordinate.fault, nothing)?;
     recover(cluster, nodes)
 }
 
@@ -68,7 +68,7 @@ fn is_copied(cluster: &TestCluster, coordinate: &Coordinate) -> Result<Nodes, St
     let mut nodes = Nodes::start(cluster, Some((node, &at)))?;
     await_health(cluster)?;
     let mut command = cluster.begin(&["snapshot", "--wait", "60"], None)?;
-    let struck = cluster.await_blow(nodes.of(node), coordinate.fault, nothing);
+    let struck = cluster.await_fault(nodes.of(node), coordinate.fault, nothing);
     // Checked at once, before any process tidies up the files.
     let kept = cluster.check_kept();
     let recovered = recover(cluster, nodes);
@@ -88,12 +88,12 @@ fn is_ended(cluster: &TestCluster, coordinate: &Coordinate) -> Result<Nodes, Str
     let command = node.is_none().then_some(at.as_str());
     let mut down = cluster.begin(&["down", "--wait", "60"], command)?;
     let struck = match (node, coordinate.point) {
-        (Some(node), _) => cluster.await_blow(nodes.of(node), coordinate.fault, nothing),
+        (Some(node), _) => cluster.await_fault(nodes.of(node), coordinate.fault, nothing),
         (None, FaultPoint::RestAgreed) => {
             let begins = || begins_to_rest(cluster, &mut nodes);
-            cluster.await_blow(&mut down, coordinate.fault, begins)
+            cluster.await_fault(&mut down, coordinate.fault, begins)
         }
-        (None, _) => cluster.await_blow(&mut down, coordinate.fault, nothing),
+        (None, _) => cluster.await_fault(&mut down, coordinate.fault, nothing),
     };
     struck?;
     if let (Some(node), ProcessFault::Kill) = (node, coordinate.fault) {

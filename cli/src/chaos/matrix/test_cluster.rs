@@ -229,12 +229,12 @@ impl TestCluster {
         TcpStream::connect((self.host, CLIENT + node.index)).is_ok()
     }
 
-    /// Waits until the blow strikes a process. Runs `meanwhile` while the process is stopped, and
+    /// Waits until the fault strikes a process. Runs `meanwhile` while the process is stopped, and
     /// resumes the process after some leases.
     ///
     /// # Errors
     /// A sentence: the process was not struck, or the error of `meanwhile`.
-    pub fn await_blow(
+    pub fn await_fault(
         &self,
         child: &mut Child,
         fault: ProcessFault,

@@ -1,42 +1,42 @@
 //! Decides when this process looks into the catalogue for unknown tables.
 //!
-//! Any number of transactions may name unknown tables, or numbers of no table. A single look serves
-//! all transactions that asked before its beginning, and looks begin at intervals: numbers of no
-//! table cost the authority a few reads per second, however many callers ask.
+//! Any number of transactions may name unknown tables, or numbers of no table. A single lookup
+//! serves all transactions that asked before its beginning, and lookups begin at intervals: numbers
+//! of no table cost the authority a few reads per second, however many callers ask.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 
-/// Minimum time between the beginnings of two looks.
+/// Minimum time between the beginnings of two lookups.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Time between two checks of a look under way.
+/// Time between two checks of a lookup under way.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// State of a process's looks.
+/// State of a process's lookups.
 #[derive(Default)]
 pub(crate) struct CatalogueLookups(Mutex<LookupState>);
 
 #[derive(Default)]
 struct LookupState {
-    /// Number of looks that have begun.
+    /// Number of lookups that have begun.
     begun: u64,
     under_way: bool,
-    /// Beginning of the last look.
+    /// Beginning of the last lookup.
     last: Option<Nanos>,
-    /// Whether the last completed look has read the catalogue.
+    /// Whether the last completed lookup has read the catalogue.
     answered: bool,
 }
 
-/// Next step of a transaction that asks for a look.
+/// Next step of a transaction that asks for a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LookupStep {
     /// Look now, and report the [end](CatalogueLookups::end).
     Look,
     /// Wait, then ask again.
     Wait(Duration),
-    /// The look is over, with or without an answer.
+    /// The lookup is over, with or without an answer.
     Over {
         /// False if the authority did not answer.
         answered: bool,
@@ -44,12 +44,12 @@ pub(crate) enum LookupStep {
 }
 
 impl CatalogueLookups {
-    /// Asks for a look that begins after this call; returns the look's number.
+    /// Asks for a lookup that begins after this call; returns the lookup's number.
     pub(crate) fn ask(&self) -> u64 {
         self.lock().begun + 1
     }
 
-    /// Next step towards look `wanted`.
+    /// Next step towards lookup `wanted`.
     pub(crate) fn turn(&self, wanted: u64, now: Nanos) -> LookupStep {
         let mut state = self.lock();
         if state.under_way {
@@ -67,7 +67,7 @@ impl CatalogueLookups {
         LookupStep::Look
     }
 
-    /// Ends the look under way.
+    /// Ends the lookup under way.
     pub(crate) fn end(&self, answered: bool) {
         let mut state = self.lock();
         (state.under_way, state.answered) = (false, answered);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Bits of an ask's number below the incarnation.
 pub(crate) const COUNT_BITS: u32 = 48;
 
-/// State of a coordinator's asks.
+/// State of a coordinator's requests for slots.
 #[derive(Default)]
 pub(crate) struct SlotRequests {
     pub(crate) under_way: Cell<bool>,

@@ -53,7 +53,7 @@ fn parts_of(builder: &ClusterBuilder) -> (Cluster, Cluster, Arc<EmbeddedAuthorit
 }
 
 #[test]
-fn a_part_has_its_own_seats_and_reaches_every_row() {
+fn a_part_has_its_own_coordinators_and_reaches_every_row() {
     let (most, one, _) = parts(None);
     let nodes = |cluster: &Cluster| -> Vec<usize> {
         cluster.coordinators().map(|coordinator_id| coordinator_id.compute_node).collect()

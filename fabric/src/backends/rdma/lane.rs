@@ -251,7 +251,7 @@ impl RdmaLane {
         }
     }
 
-    fn take_news(&mut self) {
+    fn take_results(&mut self) {
         while let Ok(result) = self.results.try_recv() {
             match result {
                 TaskResult::Connected(node, link) => {
@@ -350,7 +350,7 @@ impl Transport for RdmaLane {
 
     #[inline]
     fn poll(&mut self, sink: &mut dyn Sink) {
-        self.take_news();
+        self.take_results();
         if self.has_early.take() {
             let early = self.early.take();
             self.take_completions(&early, sink);

@@ -41,7 +41,7 @@ pub(super) struct ShmLane {
     /// Number of outstanding answers.
     asked: usize,
     wake: Arc<dyn Wake>,
-    bed: Arc<EpollSleeper>,
+    sleeper: Arc<EpollSleeper>,
 }
 
 /// By node; `None` if there was never an attachment.
@@ -70,12 +70,12 @@ pub(super) struct Parts {
     pub(super) gate: Gate,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) wake: Arc<dyn Wake>,
-    pub(super) bed: Arc<EpollSleeper>,
+    pub(super) sleeper: Arc<EpollSleeper>,
 }
 
 impl ShmLane {
     pub(super) fn new(shared: Arc<ShmState>, parts: Parts) -> Self {
-        let Parts { at, epoch, connections, gate, mailbox, wake, bed } = parts;
+        let Parts { at, epoch, connections, gate, mailbox, wake, sleeper } = parts;
         let nodes = connections.0.len();
         let (reply_to, answers) = crossbeam_channel::unbounded();
         Self {
@@ -91,7 +91,7 @@ impl ShmLane {
             reply_to,
             asked: 0,
             wake,
-            bed,
+            sleeper,
         }
     }
 
@@ -215,7 +215,7 @@ impl Transport for ShmLane {
     }
 
     fn sleeper(&self) -> Option<Arc<dyn Sleep>> {
-        Some(Arc::clone(&self.bed) as Arc<dyn Sleep>)
+        Some(Arc::clone(&self.sleeper) as Arc<dyn Sleep>)
     }
 }
 

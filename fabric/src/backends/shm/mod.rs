@@ -248,18 +248,18 @@ impl Fabric for ShmFabric {
     ) -> Result<Box<dyn Transport>, FabricError> {
         let shared = &self.shared;
         let host = shared.needed(at.node)?;
-        let bed =
+        let sleeper =
             Arc::new(EpollSleeper::new().map_err(|error| ShmError::System(error).at(at.node))?);
-        let mailbox = host.open_lane(at.lane, bed.bell()).map_err(|error| error.at(at.node))?;
+        let mailbox = host.open_lane(at.lane, sleeper.bell()).map_err(|error| error.at(at.node))?;
         let mailbox = Arc::new(mailbox.ok_or(FabricError::LaneTaken(at))?);
         let Some(gate) = shared.gates.open(at.node) else {
             let _ = host.close_lane(at);
             return Err(ShmError::TooManyLanes(at).at(at.node));
         };
-        let sleeper = LaneWaker { at, wake: Arc::clone(&wake) };
-        shared.lanes.lock().unwrap_or_else(PoisonError::into_inner).push(sleeper);
+        let waker = LaneWaker { at, wake: Arc::clone(&wake) };
+        shared.lanes.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
         let connections = shared.connections();
-        let parts = Parts { at, epoch, connections, gate, mailbox, wake, bed };
+        let parts = Parts { at, epoch, connections, gate, mailbox, wake, sleeper };
         Ok(Box::new(ShmLane::new(Arc::clone(shared), parts)))
     }
 

@@ -52,11 +52,11 @@ pub fn tcp_handshake(bytes: &[u8]) {
     static KEY: LazyLock<Key> = LazyLock::new(|| Key::random().expect("there is randomness"));
     let words = words(bytes);
     for key in [None, Some(&*KEY)] {
-        let (mut greeter, mut input, mut out) =
+        let (mut handshake, mut input, mut out) =
             (TargetHandshake::default(), &words[..], Vec::new());
         while let Ok(Some(frame)) = wire::decode(input) {
             input = &input[frame.words()..];
-            match greeter.step(&frame, key, &mut out) {
+            match handshake.step(&frame, key, &mut out) {
                 Ok(admitted) => assert!(admitted.is_none() || key.is_none(), "without the key"),
                 Err(_refused) => break,
             }

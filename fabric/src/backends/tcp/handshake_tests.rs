@@ -28,10 +28,10 @@ fn talk(initiator_key: Option<&Key>, target_key: Option<&Key>) -> Result<Hello, 
     let (mut to_target, mut to_initiator) = (Vec::new(), Vec::new());
     let mut initiator =
         Initiator::start(hello(), initiator_key, &mut to_target).expect("there is randomness");
-    let mut greeter = TargetHandshake::default();
+    let mut handshake = TargetHandshake::default();
     loop {
         let frame = decode(&to_target).expect("a frame").expect("whole");
-        match greeter.step(&frame, target_key, &mut to_initiator) {
+        match handshake.step(&frame, target_key, &mut to_initiator) {
             Ok(Some(hello)) => {
                 push_frame(&mut to_initiator, super::wire::FrameKind::Welcome, 0, &[]);
                 let frame = decode(&to_initiator).expect("a frame").expect("whole");

@@ -142,7 +142,7 @@ fn a_flood_of_connections_is_turned_away_and_does_not_last() {
     let limits = Limits { guests: 8, handshake: Duration::from_millis(200), ..Limits::default() };
     let fabric = guarded(limits);
     with_lane(&fabric, async |lane| {
-        write(&lane, 1).await.expect("the hall is empty");
+        write(&lane, 1).await.expect("there is no other guest");
         let flood: Vec<_> = (0..100).map(|_| knock(&fabric)).collect();
         until(&fabric, "the flood", |counted| counted.accepted >= 100 && counted.turned_away > 0);
         write(&lane, 2).await.expect("admitted before the flood");

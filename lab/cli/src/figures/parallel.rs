@@ -28,7 +28,7 @@ pub(super) fn workers(asked: Option<usize>, length: Length) -> NonZero<usize> {
 pub(super) struct Job<'a> {
     pub experiment: &'a dyn Experiment,
     pub name: &'a str,
-    /// Number of the experiment in the course.
+    /// Number of the experiment in the progress display.
     pub index: usize,
 }
 

@@ -6,9 +6,7 @@ use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::stream::StandardOutput;
 use lotus_fabric::env::Env;
 use lotus_sabotage::Rule;
-use lotus_sim::sabotage::{
-    FalseAlarm, Row, Verdict as RuleScenarios, control, controlled, hunt_all,
-};
+use lotus_sim::sabotage::{FalseAlarm, Row, Verdict as HuntVerdict, control, controlled, hunt_all};
 
 use super::{SimulationError, bar};
 use crate::args::SabotageArgs;
@@ -40,7 +38,7 @@ pub fn run(args: &SabotageArgs) -> Result<Verdict, SimulationError> {
         )?;
     }
     let caught =
-        rows.iter().filter(|row| matches!(row.verdict, RuleScenarios::Caught { .. })).count();
+        rows.iter().filter(|row| matches!(row.verdict, HuntVerdict::Caught { .. })).count();
     writeln!(out, "{caught} of {} broken rules were caught", rows.len())?;
 
     let runs = controlled(&rows, args.control);
@@ -62,11 +60,11 @@ fn named(name: &str) -> Result<Rule, SimulationError> {
 
 fn judged(row: &Row) -> String {
     match &row.verdict {
-        RuleScenarios::Caught { scenario, seed, violation } => {
+        HuntVerdict::Caught { scenario, seed, violation } => {
             format!("{} ({scenario}, seed {seed})", violation.property)
         }
-        RuleScenarios::Missed { others } if others.is_empty() => "NOBODY".to_owned(),
-        RuleScenarios::Missed { others } => {
+        HuntVerdict::Missed { others } if others.is_empty() => "NOBODY".to_owned(),
+        HuntVerdict::Missed { others } => {
             let others: Vec<_> = others.iter().map(String::as_str).collect();
             format!("NOBODY meant for it, but: {}", others.join("; "))
         }

@@ -150,7 +150,7 @@ impl<A: Access> LaneClient<A> {
 }
 
 impl<A> LaneClient<A> {
-    /// Returns the context of a lane that is open.
+    /// Returns the client of an open lane.
     pub(crate) fn new(run_context: &Arc<RunContext>, lane: Lane, client: A) -> Self {
         let at = lane.at();
         let index = usize::from(at.node.0 - 1) * usize::from(run_context.clients().threads);

@@ -68,7 +68,7 @@ impl Service for RedisService {
         Ok(vec![(at.node, machines.start(at.node, "redis", program).map_err(refused)?)])
     }
 
-    fn open(&self, rpc: &Rpc, member: Member, _course: &RunContext) -> RedLockClient {
+    fn open(&self, rpc: &Rpc, member: Member, _run_context: &RunContext) -> RedLockClient {
         client(rpc, member, self.times, |replies| RpcLink::open(rpc, [self.at], replies))
     }
 
@@ -124,7 +124,7 @@ impl Service for RealRedis {
     fn start<M: Machines>(
         &self,
         _machines: &M,
-        _course: &Arc<RunContext>,
+        _run_context: &Arc<RunContext>,
         _stopped: &Receiver<()>,
     ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
         Ok(Vec::new())

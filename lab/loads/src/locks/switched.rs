@@ -10,7 +10,7 @@ use async_channel::Receiver;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
-use lotus_fabric::machines::{CpuCharge as Charge, Machines, Program};
+use lotus_fabric::machines::{CpuCharge as TimedCharge, Machines, Program};
 use lotus_fabric::rpc::{RetryPolicy, Rpc};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
@@ -45,7 +45,7 @@ pub(super) struct Switched {
     /// State shared by the lanes of each compute node.
     pools: Vec<Arc<Machine>>,
     /// Charges a core of a machine for a packet.
-    charge: Option<(Charge, Duration)>,
+    charge: Option<(TimedCharge, Duration)>,
     /// The last completed recovery.
     recovery: Arc<Mutex<Option<LossRecovery>>>,
 }
@@ -146,7 +146,7 @@ impl Service for Switched {
         Ok(cores)
     }
 
-    fn open(&self, rpc: &Rpc, member: Member, _course: &RunContext) -> SwitchedLocker {
+    fn open(&self, rpc: &Rpc, member: Member, _run_context: &RunContext) -> SwitchedLocker {
         let pool = &self.pools[usize::from(member.node.0 - 1)];
         SwitchedLocker::open(Arc::clone(pool), &self.places, rpc, cpu_charge(self.charge.clone()))
     }
@@ -161,7 +161,7 @@ impl Service for Switched {
 }
 
 /// Charge of a core for each packet.
-fn cpu_charge(charge: Option<(Charge, Duration)>) -> Option<CpuCharge> {
+fn cpu_charge(charge: Option<(TimedCharge, Duration)>) -> Option<CpuCharge> {
     charge.map(|(charge, cost)| -> CpuCharge { Box::new(move || charge(cost)) })
 }
 

@@ -58,7 +58,7 @@ pub enum Answer {
     Refused,
 }
 
-/// Fate of a waiter.
+/// State of a waiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaiterState {
     /// Still waiting.
@@ -74,7 +74,7 @@ pub enum WaiterState {
 /// Consequences of an event.
 #[derive(Debug, Default)]
 pub struct LockEffects {
-    /// Tasks whose fates have changed; to be woken without the table's mutex.
+    /// Tasks whose states have changed; to be woken without the table's mutex.
     pub wakes: Vec<Waker>,
     /// Home of the lock if it must be given up: `LocalTable::released` follows.
     pub gives_up: Option<Home>,
@@ -203,7 +203,7 @@ impl LocalLock {
         looks
     }
 
-    /// Returns a waiter's fate; a final fate is returned once.
+    /// Returns a waiter's state; a final state is returned once.
     pub(super) fn waiter_state(&mut self, ticket: Ticket, waker: &Waker) -> WaiterState {
         let index = self.waiters.iter().position(|waiting| waiting.ticket == ticket);
         let Some(index) = index else { unreachable!("a waiter is there until it is told") };
@@ -225,7 +225,7 @@ impl LocalLock {
         WaiterState::Waits
     }
 
-    /// Removes a waiter that gives up. Returns the waiter's previous fate: a holder must leave the
+    /// Removes a waiter that gives up. Returns the waiter's previous state: a holder must leave the
     /// lock.
     pub(super) fn cancel(&mut self, policy: Policy, ticket: Ticket) -> (WaiterState, LockEffects) {
         let index = self.waiters.iter().position(|waiting| waiting.ticket == ticket);

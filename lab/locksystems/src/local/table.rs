@@ -42,7 +42,7 @@ struct Inbox {
     waker: Option<Waker>,
 }
 
-/// Wakes the tasks, and returns the rest of the sequel.
+/// Wakes the tasks, and returns the remaining effects.
 fn woken(mut outcome: LockEffects) -> LockEffects {
     outcome.wakes.drain(..).for_each(Waker::wake);
     outcome
@@ -138,8 +138,8 @@ impl LocalTable {
         stripe[index].request(self.policy, ticket, wish, waits, now)
     }
 
-    /// Returns a waiter's fate; the waiter's task is woken when the fate changes. A final fate is
-    /// returned once.
+    /// Returns a waiter's state; the waiter's task is woken when the state changes. A final state
+    /// is returned once.
     pub fn waiter_state(&self, at: RemoteAddr, ticket: Ticket, waker: &Waker) -> WaiterState {
         let waiter_state = self.with(at, |lock| lock.waiter_state(ticket, waker));
         waiter_state.unwrap_or_else(|| unreachable!("a lock that is waited for is in the table"))

@@ -60,7 +60,7 @@ pub struct SocketLink {
     connections: Rc<[RedisConnection]>,
 }
 
-/// The way to a server. A dedicated task reads and writes the connection.
+/// The connection to a server. A dedicated task reads and writes it.
 struct RedisConnection {
     address: SocketAddr,
     traffic: RefCell<Traffic>,
@@ -69,7 +69,7 @@ struct RedisConnection {
     task: Cell<Option<TaskId>>,
     /// Time from which a restarted server counts.
     counts: Cell<Option<Nanos>>,
-    /// Whether the lane no longer needs the way.
+    /// Whether the lane no longer needs the connection.
     is_over: Cell<bool>,
 }
 
@@ -120,7 +120,7 @@ impl SocketLink {
         let connections: Rc<[RedisConnection]> = servers.addresses.iter().map(connection).collect();
         let loses: Rc<dyn Fn(String)> = Rc::new(loses);
         for (server, connection) in connections.iter().enumerate() {
-            let attendant = ConnectionTask {
+            let task = ConnectionTask {
                 executor: executor.clone(),
                 times,
                 replies: replies.clone(),
@@ -129,7 +129,7 @@ impl SocketLink {
                 server,
                 loses: Rc::clone(&loses),
             };
-            connection.task.set(Some(executor.spawn(async move { attendant.attend().await })));
+            connection.task.set(Some(executor.spawn(async move { task.attend().await })));
         }
         let (executor, prefix) = (executor.clone(), Arc::clone(&servers.prefix));
         Box::new(Self { executor, prefix, replies, connections })
@@ -184,7 +184,7 @@ impl Traffic {
     }
 }
 
-/// The task of a way.
+/// The task of a connection.
 struct ConnectionTask {
     executor: Handle,
     times: Times,
@@ -217,7 +217,7 @@ impl ConnectionTask {
     }
 
     /// Connects, and carries commands and replies until the server is lost. Returns the reason, or
-    /// `None` if the lane no longer needs the way.
+    /// `None` if the lane no longer needs the connection.
     async fn serve(&self) -> Option<String> {
         {
             let traffic = &mut *self.connection().traffic.borrow_mut();

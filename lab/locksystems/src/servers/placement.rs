@@ -83,7 +83,7 @@ impl SharedQueues {
     }
 }
 
-/// State of a core.
+/// Role of a core, with its locks.
 #[derive(Clone, Debug)]
 pub enum CoreRole {
     /// A table of locks, and the switch, if any, for which the server buffers requests.

@@ -108,10 +108,10 @@ impl Asking {
         poll_fn(move |context| {
             let Some(task) = self.task else { return Poll::Ready(None) };
             let machine = &self.inner.machine;
-            while let Some((news, was_queued)) = machine.news(task, context.waker()) {
-                if news != RequestNotice::Queued {
+            while let Some((notice, was_queued)) = machine.notice(task, context.waker()) {
+                if notice != RequestNotice::Queued {
                     self.task = None;
-                    return Poll::Ready(Some((news, was_queued)));
+                    return Poll::Ready(Some((notice, was_queued)));
                 }
                 if wait == Wait::No {
                     return Poll::Ready(None);

@@ -26,7 +26,7 @@ use crate::fisslock::pool::{Effects, TaskNotice};
 use crate::fisslock::report::encode_report;
 use crate::fisslock::{AgentPool, Packet};
 
-/// News for a request.
+/// A notice to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestNotice {
     /// The request holds the lock.
@@ -37,11 +37,11 @@ pub(super) enum RequestNotice {
     Queued,
 }
 
-/// A request waiting for news.
+/// A request waiting for a notice.
 #[derive(Debug)]
 struct Pending {
     lock: u32,
-    news: Option<RequestNotice>,
+    notice: Option<RequestNotice>,
     /// Whether the request was in a queue at any time.
     was_queued: bool,
     /// Whether the pool has been asked: not while the machine stands still.
@@ -138,8 +138,8 @@ impl Machine {
     pub(super) fn ask(&self, core: u8, lock: u32, mode: Mode, now: Nanos) -> (u32, Vec<Packet>) {
         let state = &mut *self.state();
         let task = state.new_task(core);
-        let (news, was_queued, waker) = (None, false, None);
-        let pending = Pending { lock, news, was_queued, is_asked: false, mode, waker };
+        let (notice, was_queued, waker) = (None, false, None);
+        let pending = Pending { lock, notice, was_queued, is_asked: false, mode, waker };
         state.pending.insert(task, pending);
         state.do_or_defer(Deferred::Ask(task), now);
         (task, state.take_outgoing(core))
@@ -147,21 +147,21 @@ impl Machine {
 
     /// Returns news of a request, and whether the request was in a queue. Without news, `waker` is
     /// woken when news arrives. A request reported as granted or refused is forgotten here.
-    pub(super) fn news(&self, task: u32, waker: &Waker) -> Option<(RequestNotice, bool)> {
+    pub(super) fn notice(&self, task: u32, waker: &Waker) -> Option<(RequestNotice, bool)> {
         let state = &mut *self.state();
         let pending = state.pending.get_mut(&task)?;
-        let Some(news) = pending.news.take() else {
+        let Some(notice) = pending.notice.take() else {
             pending.waker = Some(waker.clone());
             return None;
         };
         let was_queued = pending.was_queued;
-        if news != RequestNotice::Queued {
+        if notice != RequestNotice::Queued {
             state.pending.remove(&task);
         }
-        if news == RequestNotice::Refused {
+        if notice == RequestNotice::Refused {
             state.core_of(task).free_tasks.push(task);
         }
-        Some((news, was_queued))
+        Some((notice, was_queued))
     }
 
     /// Gives up a request; if the request was granted in the meantime, the lock is released.
@@ -171,7 +171,7 @@ impl Machine {
         let Some(pending) = state.pending.remove(&task) else { return Vec::new() };
         let lock = pending.lock;
         state.core_of(task).free_tasks.push(task);
-        match pending.news {
+        match pending.notice {
             Some(RequestNotice::Granted) => {
                 state.do_or_defer(Deferred::Release { lock, task }, now)
             }
@@ -394,17 +394,17 @@ impl MachineState {
     }
 
     /// Tells news to a request that has been asked of the pool. Returns whether the request exists.
-    fn tell(&mut self, lock: u32, task: u32, news: RequestNotice) -> bool {
+    fn tell(&mut self, lock: u32, task: u32, notice: RequestNotice) -> bool {
         let asked = |pending: &&mut Pending| pending.is_asked && pending.lock == lock;
         let Some(pending) = self.pending.get_mut(&task).filter(asked) else { return false };
-        if news == RequestNotice::Queued {
-            let is_known = pending.was_queued || pending.news.is_some();
-            pending.was_queued |= pending.news.is_none();
+        if notice == RequestNotice::Queued {
+            let is_known = pending.was_queued || pending.notice.is_some();
+            pending.was_queued |= pending.notice.is_none();
             if is_known {
                 return true;
             }
         }
-        pending.news = Some(news);
+        pending.notice = Some(notice);
         if let Some(waker) = pending.waker.take() {
             waker.wake();
         }

@@ -108,7 +108,7 @@ pub const CALM: &[Family] = &[
     },
 ];
 
-/// Those of [`CALM`] that have a bit of everything, for a ground where each trial takes long.
+/// Those of [`CALM`] that have a bit of everything, for a platform where each trial takes long.
 #[cfg(feature = "rdma")]
 pub fn few() -> Vec<Family> {
     const NAMES: [&str; 3] = ["exclusion", "upgrade", "all of these, several terms"];

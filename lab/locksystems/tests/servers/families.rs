@@ -23,9 +23,9 @@ fn passes(server_lock: ServerLock, platform: Platform, load: Load) -> Outcome {
 }
 
 /// Exclusion, whole data, an end, free locks, deadlines, and dropped requests.
-fn keep_the_promises(grounds: &[Platform]) {
+fn keep_the_promises(platforms: &[Platform]) {
     for server_lock in all() {
-        for platform in grounds.iter().copied() {
+        for platform in platforms.iter().copied() {
             let patient = passes(server_lock, platform, LOAD);
             let is_lossy = matches!(platform, Platform::Lossy(_));
             assert!(patient.counts.retries > 0 || !is_lossy, "{server_lock}: messages are lost");

@@ -97,13 +97,13 @@ pub fn run(server_lock: ServerLock, platform: Platform, load: Load) -> Outcome {
     }
 }
 
-/// Runs clients of what keeps locks outside of the fabric, on a ground in real time.
+/// Runs clients of what keeps locks outside of the fabric, on a platform in real time.
 #[cfg(feature = "redis")]
 pub fn run_backend<K: LockBackend>(backend: K, platform: Platform, load: Load) -> Outcome {
     match platform {
         Platform::Local => on(&Threads::new(NODES, 1), backend, load),
         Platform::Tcp => on(&over_sockets(), backend, load),
-        Platform::Sim(_) | Platform::Lossy(_) => panic!("{platform:?} is no ground in real time"),
+        Platform::Sim(_) | Platform::Lossy(_) => panic!("{platform:?} is no platform in real time"),
     }
 }
 

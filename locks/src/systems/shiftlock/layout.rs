@@ -88,10 +88,10 @@ pub trait Layout: Copy + Eq + Hash + Debug + Default + 'static {
     /// Whether the count in the first payload is later than the count in the second.
     fn is_later(says: u64, other: u64) -> bool;
 
-    /// The verb of a deed, with masked atomics or without.
-    fn verb(deed: LockOperation<Self>, has_masks: bool) -> Verb;
-    /// The operands of a deed on two words, where [`Self::verb`] is [`Verb::Wide`].
-    fn wide(deed: LockOperation<Self>) -> WideVerb;
+    /// The verb of an operation, with masked atomics or without.
+    fn verb(operation: LockOperation<Self>, has_masks: bool) -> Verb;
+    /// The operands of an operation on two words, where [`Self::verb`] is [`Verb::Wide`].
+    fn wide(operation: LockOperation<Self>) -> WideVerb;
 }
 
 impl Layout for ShiftWord {
@@ -191,8 +191,8 @@ impl Layout for ShiftWord {
     }
 
     #[inline(always)]
-    fn verb(deed: LockOperation<Self>, has_masks: bool) -> Verb {
-        match deed {
+    fn verb(operation: LockOperation<Self>, has_masks: bool) -> Verb {
+        match operation {
             LockOperation::Read => Verb::Read,
             LockOperation::Join => Verb::Add(Self::READER),
             LockOperation::Withdraw(seen) => {
@@ -223,8 +223,8 @@ impl Layout for ShiftWord {
         }
     }
 
-    fn wide(deed: LockOperation<Self>) -> WideVerb {
-        unreachable!("{deed:?} is done to one word")
+    fn wide(operation: LockOperation<Self>) -> WideVerb {
+        unreachable!("{operation:?} is done to one word")
     }
 }
 
@@ -310,16 +310,16 @@ impl Layout for WideShiftWord {
         !said(says).is_said_since(other)
     }
 
-    fn verb(deed: LockOperation<Self>, _: bool) -> Verb {
-        match deed {
+    fn verb(operation: LockOperation<Self>, _: bool) -> Verb {
+        match operation {
             LockOperation::Read => Verb::Read,
             _ => Verb::Wide,
         }
     }
 
-    fn wide(deed: LockOperation<Self>) -> WideVerb {
+    fn wide(operation: LockOperation<Self>) -> WideVerb {
         let adds = |addend| WideVerb::Add { addend, boundary: Self::BOUNDARY };
-        let (compare, compare_mask, swap, swap_mask) = match deed {
+        let (compare, compare_mask, swap, swap_mask) = match operation {
             LockOperation::Join => return adds(Self::READER),
             LockOperation::Leave => return adds(Self::RELEASE | Self::READER_LESS),
             LockOperation::Count(epoch) => {

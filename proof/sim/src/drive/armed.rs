@@ -22,7 +22,7 @@ impl Armed {
     pub(crate) fn new(scenario: &Scenario, fabric: SimFabric) -> Self {
         let happened = Rc::new(Cell::new(0));
         let due = scenario.strikes.iter().map(|strike| (strike.clone(), strike.passage));
-        let striker = ArmedStrikes {
+        let injector = ArmedStrikes {
             due: due.collect(),
             met: None,
             until: scenario.storm(),
@@ -30,7 +30,7 @@ impl Armed {
             fabric,
             happened: Rc::clone(&happened),
         };
-        Self { _guard: strikes_on_this_thread(striker), happened }
+        Self { _guard: strikes_on_this_thread(injector), happened }
     }
 
     /// Number of strikes that have happened.

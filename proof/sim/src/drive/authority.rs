@@ -1,4 +1,4 @@
-//! Distance of the authority, carried out in a run.
+//! Delays and losses on the way to the authority, carried out in a run.
 
 use crate::scenario::authority::AuthorityDelays;
 use crate::scenario::format::Scenario;

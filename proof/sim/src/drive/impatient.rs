@@ -35,17 +35,17 @@ pub(crate) struct Impatience {
 /// A coroutine slot with a client that may give up.
 pub(crate) struct Client {
     slot: Rc<Slot>,
-    patience: Impatience,
+    behaviour: Impatience,
     rng: RefCell<SmallRng>,
 }
 
 impl Client {
-    pub(crate) fn new(slot: Slot, task_place: TaskPlace, patience: Impatience) -> Self {
+    pub(crate) fn new(slot: Slot, task_place: TaskPlace, behaviour: Impatience) -> Self {
         let place = (task_place.cn as u64) << 32
             | (task_place.thread as u64) << 16
             | task_place.task as u64;
-        let rng = SmallRng::seed_from_u64(patience.seed ^ place.rotate_left(13));
-        Self { slot: Rc::new(slot), patience, rng: RefCell::new(rng) }
+        let rng = SmallRng::seed_from_u64(behaviour.seed ^ place.rotate_left(13));
+        Self { slot: Rc::new(slot), behaviour, rng: RefCell::new(rng) }
     }
 }
 
@@ -58,7 +58,7 @@ impl Host for Client {
         Ok(Engine {
             engine,
             slot: Rc::clone(&self.slot),
-            impatience: self.patience.impatience,
+            impatience: self.behaviour.impatience,
             rng,
         })
     }

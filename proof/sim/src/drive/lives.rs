@@ -41,7 +41,7 @@ pub const TURNS: &str = "of clients that add rows to a table one always has its 
 
 const MEMORY_NODES: u16 = 2;
 /// Maximum number of coordinators: two of each of three compute nodes.
-const MOST_SEATS: u32 = 6;
+const MOST_COORDINATORS: u32 = 6;
 const KEY_BYTES: usize = 16;
 const LEASE: Duration = Duration::from_millis(2);
 /// Virtual time between two checks for the end of the clients.
@@ -170,7 +170,7 @@ impl Stage<'_> {
 
     /// Starts a cluster of random shape; all lives have the same seed.
     fn begin(&mut self) -> Cluster<SimMachines> {
-        let nodes = self.rng.random_range(1..=MOST_SEATS as u16 / 2);
+        let nodes = self.rng.random_range(1..=MOST_COORDINATORS as u16 / 2);
         let threads = self.rng.random_range(1..=2);
         let profile = Profile::named("ideal").expect("it is built in");
         let limits = Limits { events: 20_000_000, bytes: 2 << 30, time: Duration::from_secs(60) };
@@ -199,7 +199,7 @@ impl Stage<'_> {
     fn create(&self, cluster: &Cluster<SimMachines>) -> Result<(), lotus::ClusterError> {
         let Lives { loaded, lives, rows, clients, returns, .. } = *self.plan;
         // Each client adds at least one row, including clients of returned nodes.
-        let clients = clients * MOST_SEATS * (1 + returns);
+        let clients = clients * MOST_COORDINATORS * (1 + returns);
         let most = u64::from(loaded + lives * (rows + clients));
         let spec = |name| {
             let spec = TableSpec::new(name).key_bytes(KEY_BYTES as u32).capacity(2 * most);

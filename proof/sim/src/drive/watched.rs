@@ -32,7 +32,7 @@ const RETURNING: Duration = Duration::from_millis(100);
 /// Cluster with inspections, and with the faults of a scenario that need the cluster's API.
 pub(crate) struct Watched {
     cluster: Embedded<SimMachines>,
-    patience: Impatience,
+    behaviour: Impatience,
     /// Maximum number of shards of a table.
     shards: u32,
     /// Virtual time between two inspections.
@@ -100,14 +100,14 @@ impl Watched {
     pub(crate) fn new(cluster: Embedded<SimMachines>, scenario: &Scenario, seed: u64) -> Self {
         let span = scenario.storm() + scenario.calm();
         let interval = (span / LOOKS).max(Duration::from_micros(1));
-        let patience = Impatience { impatience: scenario.load.impatience, seed };
+        let behaviour = Impatience { impatience: scenario.load.impatience, seed };
         let shards = scenario.cluster.shards;
         let mover = Mover::new(scenario, seed);
         let returns = Returns::new(scenario);
         let turns = Turns::new(scenario);
         Self {
             cluster,
-            patience,
+            behaviour,
             shards,
             interval,
             found: Vec::new(),
@@ -246,9 +246,9 @@ impl Wrapper for Watched {
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let patience = self.patience;
+        let behaviour = self.behaviour;
         let task =
-            move |task_place, slot| task(task_place, Client::new(slot, task_place, patience));
+            move |task_place, slot| task(task_place, Client::new(slot, task_place, behaviour));
         let mut submitted = self.cluster.submit(tasks, task.clone());
         self.drops.start(self.cluster.cluster(), |_| true);
         let (mut looks, mut passed, mut since) = (0, Duration::ZERO, Duration::ZERO);

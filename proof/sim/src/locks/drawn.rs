@@ -37,11 +37,11 @@ pub fn drawn(seed: u64, lock: Option<LockSpec>, recovery: Recovery) -> LockScena
         Some(LockSpec::Server(server_lock)) => served(server_lock),
         None => {
             let of_words = Kind::ALL.iter().filter(|kind| kind.check(recovery).is_ok()).count();
-            let server_locks = server_locks::offered(recovery);
+            let offered = server_locks::offered(recovery);
             let rng = &mut Env::real(seed).rng(PLACE);
-            match rng.random_range(0..of_words + server_locks.len()).checked_sub(of_words) {
+            match rng.random_range(0..of_words + offered.len()).checked_sub(of_words) {
                 None => words(None),
-                Some(place) => served(server_locks[place]),
+                Some(place) => served(offered[place]),
             }
         }
     }

@@ -17,7 +17,7 @@ use lotus_locksystems::trial::{Faults, Settings};
 
 use super::drawn::nearly_used_up;
 use super::named_baselines::NAMED_BASELINES;
-use super::named_servers::NAMED_KEPT;
+use super::named_servers::NAMED_SERVERS;
 use super::{LockScenario, MASKED, PROFILE, WordsScenario};
 
 /// A named scenario.
@@ -105,7 +105,7 @@ pub fn find(name: &str) -> Option<&'static Named> {
 
 /// All named scenarios.
 pub fn all() -> impl Iterator<Item = &'static Named> {
-    NAMED.iter().chain(NAMED_BASELINES).chain(NAMED_KEPT)
+    NAMED.iter().chain(NAMED_BASELINES).chain(NAMED_SERVERS)
 }
 
 pub(super) const fn same(settings: Settings) -> Settings {

@@ -31,7 +31,7 @@ const fn many_locks(small: Plan) -> Plan {
     Plan { locks: 8, ..small }
 }
 
-pub(super) const NAMED_KEPT: &[Named] = &[
+pub(super) const NAMED_SERVERS: &[Named] = &[
     Named {
         name: "fisslock-late-grant",
         shows: "a grant is late, and its task asks again: it is taken for the grant of that",

@@ -83,14 +83,14 @@ impl Rest {
         let env = Env::real(0);
         let name = || records::write(authority, NAMES, &());
         let Version(name) = until_answered(&env, PATIENCE, go_on, name)?;
-        let order = RestRecord::Rest { secs, name };
+        let record = RestRecord::Rest { secs, name };
         let version = until_answered(&env, PATIENCE, go_on, || {
             loop {
                 let (version, found) = records::read::<RestRecord>(authority, KEY)?;
-                if found == Some(order) {
+                if found == Some(record) {
                     return Ok(version);
                 }
-                match authority.compare_and_swap(KEY, version, &order.bytes()) {
+                match authority.compare_and_swap(KEY, version, &record.bytes()) {
                     Err(AuthorityError::Conflict { .. }) => {}
                     outcome => return outcome,
                 }
@@ -104,8 +104,8 @@ impl Rest {
     /// # Errors
     /// [`AuthorityError::Unavailable`].
     pub fn read(authority: &dyn Authority) -> Result<Option<Self>, AuthorityError> {
-        let (version, order) = records::read(authority, KEY)?;
-        Ok(match order {
+        let (version, record) = records::read(authority, KEY)?;
+        Ok(match record {
             Some(RestRecord::Rest { secs, name }) => Some(Self { version, secs: Some(secs), name }),
             Some(RestRecord::ForGood { name }) => Some(Self { version, secs: None, name }),
             Some(RestRecord::Over) | None => None,
@@ -129,8 +129,8 @@ impl Rest {
     /// [`AuthorityError::Conflict`] in this case; [`AuthorityError::Unavailable`], after 20
     /// seconds.
     pub fn for_good(self, authority: &dyn Authority) -> Result<Self, AuthorityError> {
-        let order = RestRecord::ForGood { name: self.name };
-        let replace = || self.replace(order, authority);
+        let record = RestRecord::ForGood { name: self.name };
+        let replace = || self.replace(record, authority);
         let version = until_answered(&Env::real(0), PATIENCE, go_on, replace)?;
         Ok(Self { version, secs: None, ..self })
     }
@@ -151,16 +151,16 @@ impl Rest {
         until_answered(&Env::real(0), PATIENCE, go_on, || self.end(authority))
     }
 
-    /// Replaces the order by `order`, or finds the replacement by an earlier try.
+    /// Replaces the order by `record`, or finds the replacement by an earlier try.
     fn replace(
         self,
-        order: RestRecord,
+        record: RestRecord,
         authority: &dyn Authority,
     ) -> Result<Version, AuthorityError> {
-        match authority.compare_and_swap(KEY, self.version, &order.bytes()) {
+        match authority.compare_and_swap(KEY, self.version, &record.bytes()) {
             Err(conflict @ AuthorityError::Conflict { .. }) => {
                 match records::read::<RestRecord>(authority, KEY)? {
-                    (version, Some(found)) if found == order => Ok(version),
+                    (version, Some(found)) if found == record => Ok(version),
                     _ => Err(conflict),
                 }
             }

@@ -33,7 +33,7 @@ const UNHEARD: Duration = Duration::from_secs(10);
 /// Before the first epoch of a cluster.
 const NO_CLUSTER: Epoch = Epoch(0);
 
-/// Part of a memory node.
+/// State of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum MemoryNodeState {
@@ -65,7 +65,7 @@ impl MemoryNodeState {
     }
 }
 
-/// A duty, shared with the thread of the metrics.
+/// A state, shared with the thread of the metrics.
 #[derive(Clone, Debug)]
 pub struct SharedState(Arc<AtomicU8>);
 

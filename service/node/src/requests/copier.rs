@@ -483,7 +483,7 @@ fn bring_to_rest(
 pub fn let_serve(authority: &dyn Authority) -> Result<bool, String> {
     let unanswered = |error: AuthorityError| error.to_string();
     match Rest::read(authority).map_err(unanswered)? {
-        Some(said) if said.secs.is_none() => match said.end_patiently(authority) {
+        Some(order) if order.secs.is_none() => match order.end_patiently(authority) {
             Err(AuthorityError::Conflict { .. }) => {
                 Err("another command ends this cluster, or lets it serve".to_owned())
             }
@@ -498,7 +498,7 @@ mod tests {
     use std::path::Path;
 
     use lotus_authority::EmbeddedAuthority;
-    use lotus_authority::testing::{Question as NodeQuestion, QuestionOutcome, TestAuthority};
+    use lotus_authority::testing::{Question as AuthorityQuestion, QuestionOutcome, TestAuthority};
     use lotus_fabric::ids::Incarnation;
     use lotus_recovery::{Membership, membership};
 
@@ -539,7 +539,7 @@ mod tests {
         let found = at_stage(&file, &authority, serves).expect("it answers");
         assert_eq!(found.iter().map(|(node, _)| *node).collect::<Vec<_>>(), COMPUTE);
         authority.follow(|question, _| match question {
-            NodeQuestion::Read { key: "node/cn-1" } => QuestionOutcome::QuestionLost,
+            AuthorityQuestion::Read { key: "node/cn-1" } => QuestionOutcome::QuestionLost,
             _ => QuestionOutcome::Answered,
         });
         assert!(at_stage(&file, &authority, serves).is_err());
@@ -553,7 +553,7 @@ mod tests {
         let authority = cluster(&file, Stage::Ending);
         let mut asked = 0;
         authority.follow(move |question, values| {
-            asked += u32::from(matches!(question, NodeQuestion::Read { key: "node/cn-1" }));
+            asked += u32::from(matches!(question, AuthorityQuestion::Read { key: "node/cn-1" }));
             if asked == 3 {
                 record(Stage::Ended).write(COMPUTE[1], values).expect("it answers");
             }

@@ -243,7 +243,7 @@ impl Snapshots {
         Ok(SnapshotLabel { life: life.unwrap_or_default(), sequence, taken: Env::real(0).now() })
     }
 
-    /// Fills a new cluster with the newest snapshot of `initial_data`, if any, and publishes the
+    /// Fills a new cluster with the newest snapshot of `beginning`, if any, and publishes the
     /// restored snapshot at the authority.
     ///
     /// # Errors

@@ -538,7 +538,7 @@ impl Connection {
     }
 
     fn greet(&mut self) -> NextTurn {
-        let Self { role: Role::Guest(greeter), shared, input, output, .. } = self else {
+        let Self { role: Role::Guest(handshake), shared, input, output, .. } = self else {
             unreachable!()
         };
         let refusal = loop {
@@ -549,7 +549,7 @@ impl Connection {
                 Ok(None) | Err(_) => break Refusal::Garbage,
             };
             let words = frame.words();
-            let step = greeter.step(&frame, shared.security.key(), &mut output.words);
+            let step = handshake.step(&frame, shared.security.key(), &mut output.words);
             input.take(words);
             match step {
                 Ok(None) => {}

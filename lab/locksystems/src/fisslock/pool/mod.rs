@@ -26,7 +26,7 @@ use super::packet::{Kind, MAX_WAITERS, Origin, Packet, Participant, Queued};
 use super::recovery::{Granted, HostedAgent, MachineReport, Restored};
 use super::rules::{ABSENT_NS, Homes, Preference, Rules, STARVE_NS, rack_of};
 
-/// News for a task.
+/// A notice to a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TaskNotice {
     /// The task holds the lock.
@@ -34,7 +34,7 @@ pub enum TaskNotice {
     /// The task's request is in no queue: the task may ask again.
     Refused(u32, u32),
     /// Other tasks hold the lock. The task waits in the agent's queue, or behind a task of the same
-    /// machine in that queue. This news may come more than once, and just before the grant.
+    /// machine in that queue. This notice may come more than once, and just before the grant.
     Queued(u32, u32),
 }
 

@@ -93,7 +93,7 @@ pub(super) struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// Starts the keepers, the machines with their clients, and the membership.
+    /// Starts the lock servers, the machines with their clients, and the membership.
     pub(super) fn start(
         machines: &'a SimMachines,
         trial: &ServerTrial,

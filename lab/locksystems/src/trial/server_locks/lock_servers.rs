@@ -64,7 +64,7 @@ pub(super) const fn nodes(plan: &Plan) -> u16 {
 pub(super) type OpenCore =
     Box<dyn FnOnce(&mut Executor, &dyn Fabric, Roster) -> Box<dyn Any> + Send>;
 
-/// The keepers of a trial's locks. Clones share tables and pools.
+/// The lock servers of a trial: switches, servers or a Redis. Clones share tables and pools.
 #[derive(Clone)]
 pub(super) struct LockServers {
     server_lock: ServerLock,
@@ -82,7 +82,7 @@ pub(super) struct LockServers {
 }
 
 impl LockServers {
-    /// Returns the keeper of a trial, with numbers reserved for returning machines.
+    /// Returns the lock servers of a trial, with numbers reserved for returning machines.
     pub(super) fn new(trial: &ServerTrial, fault_plan: &FaultPlan, options: SwitchOptions) -> Self {
         let machines = trial.plan.machines;
         let below = match trial.server_lock {

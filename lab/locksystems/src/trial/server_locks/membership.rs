@@ -87,8 +87,8 @@ impl Membership {
             };
             timer.spawn(recovering.run());
         }
-        let event = FaultTask { membership: self, survivors, notices, timer: timer.clone() };
-        timer.spawn(event.run());
+        let task = FaultTask { membership: self, survivors, notices, timer: timer.clone() };
+        timer.spawn(task.run());
     }
 }
 

@@ -4,8 +4,8 @@
 //! The counterpart of [`super::simulate`] for locks whose state is not in words of a memory node:
 //! the same judges and clients' work, and faults drawn from the seed. Machines crash, stand still,
 //! are cut off and return; the switch loses its state; a server is lost. A core of the memory node
-//! plays the membership: it fences a lost machine at the memory, informs the keepers, and starts
-//! FissLock's recovery.
+//! plays the membership: it fences a lost machine at the memory, informs the lock servers, and
+//! starts FissLock's recovery.
 //!
 //! # What it is not
 //! No memory is lost, and no verb is delayed: these locks use no verbs.
