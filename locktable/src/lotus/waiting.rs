@@ -156,6 +156,10 @@ pub(super) fn begins(wait: &mut Option<RemoteWait>) -> bool {
     wait.as_mut().is_some_and(|wait| std::mem::take(&mut wait.begins))
 }
 
+/// Part of an acquisition's time that has to be left for a further question: one that ends sooner
+/// would tell of a lost message where there was a wait.
+const LEAST_PART_LEFT: u32 = 50;
+
 /// One round of questions.
 pub(super) struct Asking {
     pub(super) round: u16,
@@ -253,7 +257,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         lock: &TakenLock,
     ) -> Result<Duration, LockError> {
         let left = deadline.since(self.core.rpc.lane().executor().now());
-        if left < super::RETRY_AFTER.min(timeout) {
+        if left <= super::RETRY_AFTER.min(timeout / LEAST_PART_LEFT) {
             return Err(LockError::WaitedTooLong(lock.request.name));
         }
         Ok(left)

@@ -191,3 +191,19 @@ fn an_acquisition_that_waits_at_several_owners_gives_up_within_its_time() {
         });
     }
 }
+
+/// Regression: with a limit below the time after which a message is sent again, whoever had asked
+/// one owner had too little time left for the next, and no retry ever got its locks.
+#[test]
+fn a_short_limit_is_enough_for_several_owners_whose_locks_are_free() {
+    for timeout in [TIMEOUT, LEASE * 10, LEASE] {
+        run(&table(), move |locks, executor, _| async move {
+            let mut held = HeldLocks::default();
+            held.begin(txn(0, 1));
+            held.retry(executor.now());
+            let wanted = [row(1, OWNER), row(2, ASKER), row(3, OTHER)];
+            assert_eq!(locks.acquire(&mut held, 0, &wanted, timeout).await, Ok(()), "{timeout:?}");
+            locks.release(&mut held);
+        });
+    }
+}
