@@ -9,7 +9,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use lotus_benchmarks::zipf::KeyChooser;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{NodeId, RegionId};
-use lotus_fabric::machines::{Machines, Program, Threads};
+use lotus_fabric::machines::{Machines, MachinesExt, Program, Threads};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Service;
 use lotus_locks::systems::Visitor;

@@ -81,7 +81,7 @@ pub use lotus_authority::Authority;
 pub use lotus_fabric::counters::VerbCounters;
 pub use lotus_fabric::env::Nanos;
 pub use lotus_fabric::ids::{ShardId, TableId, TxnId};
-pub use lotus_fabric::machines::{Machines, Threads};
+pub use lotus_fabric::machines::{Machines, MachinesExt, Threads};
 pub use lotus_fabric::trace::Trace;
 pub use lotus_mvcc::table::{MAX_RECORD_BYTES, SpecError, max_ordered_record_bytes};
 pub use lotus_mvcc::{

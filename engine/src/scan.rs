@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::ids::TableId;
-use lotus_fabric::machines::Machines;
+use lotus_fabric::machines::MachinesExt;
 use lotus_mvcc::{KeyRange, PrimaryKey, TableDef, Timestamp};
 
 use crate::api::error::TxnError;
@@ -321,8 +321,8 @@ fn known(coordinator: &Coordinator, table: TableId) -> Result<Arc<TableDef>, Sca
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a scan that is dropped reads nothing"]
-pub struct Scan<'c, M: Machines> {
-    cluster: &'c Cluster<M>,
+pub struct Scan<'c> {
+    cluster: &'c Cluster,
     pages: Receiver<ScanPage>,
     /// `None` once the end, or the error, was returned.
     ended: Option<Submitted<Result<(), ScanError>>>,
@@ -330,7 +330,7 @@ pub struct Scan<'c, M: Machines> {
     rows: VecDeque<ScanRow>,
 }
 
-impl<M: Machines> Scan<'_, M> {
+impl Scan<'_> {
     /// Returns the next page; `None` after the last, or after an error. Drops rows of an earlier
     /// page that the iterator has not returned.
     ///
@@ -351,7 +351,7 @@ impl<M: Machines> Scan<'_, M> {
     }
 }
 
-impl<M: Machines> Iterator for Scan<'_, M> {
+impl Iterator for Scan<'_> {
     type Item = Result<ScanRow, ScanError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -365,11 +365,11 @@ impl<M: Machines> Iterator for Scan<'_, M> {
     }
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Begins a scan of a table: every row of one snapshot, once, while transactions run. An
     /// unknown table is an error of the first page. So is `Misuse`, if called in a transaction's
     /// code, which would wait for its own thread.
-    pub fn scan(&self, table: TableId) -> Scan<'_, M> {
+    pub fn scan(&self, table: TableId) -> Scan<'_> {
         self.start_scan(move |mut session, pages| async move {
             let scan = session.scan(table).await?;
             send_pages(scan, pages).await
@@ -378,7 +378,7 @@ impl<M: Machines> Cluster<M> {
 
     /// Continues a scan behind a page that it has returned, at the same snapshot: fails with
     /// [`ScanError::SnapshotTooOld`] unless the whole snapshot is still readable.
-    pub fn resume_scan(&self, cursor: &ScanCursor) -> Scan<'_, M> {
+    pub fn resume_scan(&self, cursor: &ScanCursor) -> Scan<'_> {
         let cursor = cursor.clone();
         self.start_scan(move |mut session, pages| async move {
             let scan = session.resume_scan(&cursor).await?;
@@ -386,7 +386,7 @@ impl<M: Machines> Cluster<M> {
         })
     }
 
-    fn start_scan<F, Fut>(&self, job: F) -> Scan<'_, M>
+    fn start_scan<F, Fut>(&self, job: F) -> Scan<'_>
     where
         F: FnOnce(Session, Sender<ScanPage>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), ScanError>> + 'static,

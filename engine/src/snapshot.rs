@@ -37,7 +37,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use async_channel::Receiver;
-use lotus_fabric::machines::Machines;
+use lotus_fabric::machines::MachinesExt;
 use lotus_files::{Disk, Existing, Part, Readers};
 use lotus_mvcc::Timestamp;
 
@@ -58,7 +58,7 @@ use scan::{CopyError, Piece, read_all};
 /// Limit of the pieces, of some tens of kilobytes, that wait to be written to the file.
 const PIECES: usize = 16;
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Writes all data committed by now to a file that only its owner can read. Transactions go on;
     /// the snapshot occupies a coroutine slot of one coordinator for its duration, and blocks this
     /// thread. Its sequence number is 0.
@@ -155,9 +155,9 @@ impl Copying {
     ///
     /// # Errors
     /// As [`Cluster::snapshot`], or an error of `label`.
-    pub fn write<M: Machines>(
+    pub fn write(
         self,
-        cluster: &Cluster<M>,
+        cluster: &Cluster,
         sink: &mut dyn Write,
         label: &dyn Fn(Timestamp) -> Result<SnapshotLabel, SnapshotError>,
         notes: &dyn Fn() -> Vec<u8>,
@@ -178,8 +178,8 @@ impl Copying {
 }
 
 /// Writes all pieces; returns `None` if no piece arrived.
-fn write_down<'a, M: Machines>(
-    cluster: &Cluster<M>,
+fn write_down<'a>(
+    cluster: &Cluster,
     pieces: &Receiver<Piece>,
     sink: &'a mut dyn Write,
     label: &dyn Fn(Timestamp) -> Result<SnapshotLabel, SnapshotError>,

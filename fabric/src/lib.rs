@@ -52,7 +52,9 @@ pub use run::{env, exec};
 /// The machines of a cluster: a fabric, clocks, and cores that turn executors.
 pub mod machines {
     pub use crate::backends::threads::Threads;
-    pub use crate::run::machines::{CpuCharge, DeliveryModel, Machines, Program, RequestDelivery};
+    pub use crate::run::machines::{
+        Core, CpuCharge, DeliveryModel, Machines, MachinesExt, Program, RequestDelivery, Turn,
+    };
 }
 
 /// Fuzz targets (`just fuzz`): every decoder of bytes from outside. The functions accept arbitrary

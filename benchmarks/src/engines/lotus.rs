@@ -40,8 +40,8 @@ pub use settings::builder;
 const MAX_RECORDED_VERBS: usize = 4_000_000;
 
 /// An embedded cluster as the harness sees it.
-pub struct Embedded<M: Machines = Threads> {
-    cluster: Arc<Cluster<M>>,
+pub struct Embedded {
+    cluster: Arc<Cluster>,
     rows: u64,
     recording: bool,
 }
@@ -54,15 +54,13 @@ impl Embedded {
     pub fn start(config: &ClusterConfig, load: &LoadConfig) -> Result<Self, DeployError> {
         Self::start_on(builder(config, load), |nodes| Ok(Threads::new(nodes, load.seed)))
     }
-}
 
-impl<M: Machines> Embedded<M> {
     /// Starts a cluster on the machines made by `machines`, given the number of nodes needed.
     ///
     /// # Errors
     /// [`DeployError::Refused`] if the configuration does not allow the cluster, or the error of
     /// `machines`.
-    pub fn start_on(
+    pub fn start_on<M: Machines>(
         builder: ClusterBuilder,
         machines: impl FnOnce(u16) -> Result<M, DeployError>,
     ) -> Result<Self, DeployError> {
@@ -72,17 +70,17 @@ impl<M: Machines> Embedded<M> {
     }
 
     /// Wraps a cluster that is running already.
-    pub fn around(cluster: Arc<Cluster<M>>) -> Self {
+    pub fn around(cluster: Arc<Cluster>) -> Self {
         Self { cluster, rows: 0, recording: false }
     }
 
     /// Shared handle to the cluster.
-    pub fn shared(&self) -> Arc<Cluster<M>> {
+    pub fn shared(&self) -> Arc<Cluster> {
         Arc::clone(&self.cluster)
     }
 
     /// The wrapped cluster.
-    pub fn cluster(&self) -> &Cluster<M> {
+    pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
@@ -164,7 +162,7 @@ fn refused(error: impl Display) -> DeployError {
     DeployError::Refused(error.to_string())
 }
 
-impl<M: Machines> Deployment for Embedded<M> {
+impl Deployment for Embedded {
     type Host = Slot;
 
     fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {

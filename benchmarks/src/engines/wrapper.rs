@@ -3,7 +3,7 @@
 //! [`Wrapper`] states the differences: how tasks run, their host, and the size of tables. All other
 //! [`Deployment`] calls are passed on to the cluster. The wrapper measures nothing.
 
-use lotus::{Machines, TableSpec};
+use lotus::TableSpec;
 use lotus_fabric::ids::TableId;
 
 use crate::contract::audit::Check;
@@ -15,16 +15,14 @@ use crate::engines::lotus::Embedded;
 
 /// A wrapper of an embedded cluster. Every implementation is a [`Deployment`].
 pub trait Wrapper {
-    /// Machines that the cluster runs on.
-    type Machines: Machines;
     /// A task's view of its coordinator.
     type Host: Host + 'static;
 
     /// The wrapped cluster.
-    fn embedded(&self) -> &Embedded<Self::Machines>;
+    fn embedded(&self) -> &Embedded;
 
     /// The wrapped cluster, mutably.
-    fn embedded_mut(&mut self) -> &mut Embedded<Self::Machines>;
+    fn embedded_mut(&mut self) -> &mut Embedded;
 
     /// Runs tasks as [`Deployment::run`] does.
     ///

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lotus_fabric::ids::{RemoteAddr, ShardId, TableId, TxnId};
 use lotus_fabric::lane::{BatchError, Lane};
-use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
@@ -52,7 +51,7 @@ pub struct MemoryUse {
 /// Called with a row's primary key, newest committed value, and its writer (`None` for the loader).
 pub type RowVisitor<'a> = dyn FnMut(&PrimaryKey, &[u8], Option<TxnId>) + 'a;
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Checks every replica, cell, record, log entry and lock. Let the cluster
     /// [settle](Cluster::settle) first: otherwise rows that a coordinator is purging have cells
     /// INVISIBLE, differ between replicas, and are locked, although all commits were reported.
@@ -589,7 +588,7 @@ impl Scan<'_> {
     }
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Audit: no live member is suspected once all requests are answered.
     pub(crate) fn suspicions_left(&self) -> Result<Finding, ClusterError> {
         let mut left = Tally::new("no live node is suspected of being dead");

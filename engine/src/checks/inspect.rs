@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use lotus_fabric::ids::{Epoch, Key, NodeId, RemoteAddr, ShardId, TxnId};
 use lotus_fabric::lane::BatchError;
-use lotus_fabric::machines::Machines;
 use lotus_locktable::{LockKey, LockMode};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
@@ -47,7 +46,7 @@ pub const FENCED: &str = "every memory node that serves fences all expelled node
 /// Number of cached CVTs compared in one batch.
 const COMPARED_AT_ONCE: usize = 64;
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Checks the cells of all replicas, the logs and the caches at this moment. No core may run
     /// meanwhile, but transactions may be under way. Skips memory nodes that do not answer.
     ///

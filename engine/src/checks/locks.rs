@@ -4,7 +4,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lotus_fabric::ids::RemoteAddr;
-use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_locks::LockSystem;
 use lotus_locks::systems::{ServiceLocks, Visitor};
@@ -37,7 +36,7 @@ impl Visitor for Judge {
     }
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     pub(crate) fn locks_left(&self) -> [Finding; 2] {
         let mut held = Tally::new("no lock is left held");
         let mut zeroed = Tally::new("a lock slot without a holder is all zeroes");

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use lotus_fabric::ids::TableId;
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::PrimaryKey;
 use lotus_tree::{Node, ROOT, whole};
 
@@ -11,7 +10,7 @@ use crate::api::error::ClusterError;
 use crate::checks::audit::Finding;
 use crate::cluster::handle::Cluster;
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Checks that the nodes of each ordered table form a tree.
     pub(super) fn trees(&self) -> Result<Finding, ClusterError> {
         let (mut nodes, mut first) = (0, None);

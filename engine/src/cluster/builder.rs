@@ -159,8 +159,8 @@ impl ClusterBuilder {
     ///
     /// # Errors
     /// As [`ClusterBuilder::start`].
-    pub fn start_on<M: Machines>(self, machines: M) -> Result<Cluster<M>, ClusterError> {
-        Cluster::start(self.config, &self.part, machines)
+    pub fn start_on(self, machines: impl Machines) -> Result<Cluster, ClusterError> {
+        Cluster::start(self.config, &self.part, Box::new(machines))
     }
 
     /// Returns the number of machines of the cluster: memory nodes, which come first, and compute

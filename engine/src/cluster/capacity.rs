@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use lotus_fabric::ids::TableId;
 use lotus_fabric::lane::BatchError;
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::TableDef;
 use lotus_mvcc::layout::region::{FREE_SLAB, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
 use lotus_mvcc::slab::{SlabAllocator, SlotKind};
@@ -109,7 +108,7 @@ struct Slabs {
     records: u64,
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Returns the memory in use, as seen by a compute node. Coordinator 0 of the node answers,
     /// between transactions, and reads the directories of all groups.
     ///
@@ -128,7 +127,7 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Returns the bytes in use on the memory nodes, by place: index, records and older versions,
     /// logs, and the memory's own description. Slabs given back, and slots free at a compute node
     /// of this process or at one of its coordinators, are not in use. 0 for a memory node not in

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::TableId;
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::table::MAX_TABLE_IDS;
 
 use crate::api::error::ClusterError;
@@ -15,7 +14,7 @@ use crate::cluster::handle::Cluster;
 use crate::cluster::once::{self, until_answered};
 use crate::node::agreed::catalogue::{Catalogue, Demotion, TableState};
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Drops a table with all rows, and waits until other tables can use its memory. From then on,
     /// transactions, scans and ranges on the table fail as on an unknown table; transactions under
     /// way commit before the drop, or fail. All transactions of the cluster stop for some turns of

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::Executor;
-use lotus_fabric::machines::Machines;
 
 use crate::api::coordinator_id::HeldUp;
 use crate::api::error::ClusterError;
@@ -27,7 +26,7 @@ const BLOCKED_LOOKS: u32 = 10;
 /// Time for a coordinator to end, beyond the time-outs of the work it has to complete.
 const SPARE: Duration = Duration::from_secs(1);
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Returns the transactions and jobs whose code holds up a coordinator of this process at the
     /// moment: the code blocks the thread, or computes without an await. Meanwhile the coordinator
     /// serves no other jobs.
@@ -97,12 +96,7 @@ impl<M: Machines> Cluster<M> {
     /// Waits for a coordinator to end, or leaves it behind: at `deadline`, or after `within`, the
     /// time for its jobs to end, if a job blocks the thread. Returns `false` if the coordinator
     /// panicked.
-    fn end(
-        &self,
-        coordinator: CoordinatorHandle<M::Core>,
-        within: Duration,
-        deadline: Nanos,
-    ) -> bool {
+    fn end(&self, coordinator: CoordinatorHandle, within: Duration, deadline: Nanos) -> bool {
         let CoordinatorHandle { coordinator_id, core, ended, .. } = coordinator;
         let Some(core) = core else { return true };
         let waits =
@@ -169,7 +163,7 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-impl<C> CoordinatorHandle<C> {
+impl CoordinatorHandle {
     /// Moves the core out, into a new handle of the same coordinator.
     fn take(&mut self) -> Self {
         let Self { coordinator_id, jobs, core, ended } = self;
@@ -182,7 +176,7 @@ impl<C> CoordinatorHandle<C> {
     }
 }
 
-impl<M: Machines> Drop for Cluster<M> {
+impl Drop for Cluster {
     fn drop(&mut self) {
         // A coordinator's failure was, or will be, reported to the callers of its transactions.
         let _ = self.join();

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::ids::{ShardId, TableId};
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::TableSpec;
 
 use crate::api::cache_counters::CacheCounters;
@@ -79,7 +78,7 @@ pub struct NodeFigures {
 /// Bytes of a lock table's slot (LOTUS §4.1).
 const LOCK_SLOT_BYTES: usize = 8;
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Returns all tables in use, in the order of their numbers.
     pub fn tables(&self) -> Vec<(TableId, TableSpec)> {
         let known = self.shared.known_tables();

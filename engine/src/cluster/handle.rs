@@ -15,7 +15,7 @@ use async_channel::{Receiver, Sender};
 use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::ids::TableId;
 use lotus_fabric::local::LocalFabric;
-use lotus_fabric::machines::{Machines, Threads};
+use lotus_fabric::machines::{Core, Machines, MachinesExt, Threads};
 use lotus_fabric::region::WORD_BYTES;
 use lotus_mvcc::PrimaryKey;
 use lotus_points::point_here;
@@ -42,10 +42,10 @@ use crate::txn::submit::{Submitted, catch_panics};
 
 /// Handle of a cluster; see the module docs. Dropping the handle stops the cluster, like
 /// [`Cluster::stop`].
-pub struct Cluster<M: Machines = Threads> {
-    pub(super) machines: M,
+pub struct Cluster {
+    pub(super) machines: Box<dyn Machines>,
     pub(crate) shared: Arc<Shared>,
-    pub(super) coordinators: RwLock<Vec<CoordinatorHandle<M::Core>>>,
+    pub(super) coordinators: RwLock<Vec<CoordinatorHandle>>,
     /// Counter that spreads transactions without a named row over the coordinators.
     next: AtomicU64,
     /// Whether this process has founded the cluster.
@@ -59,10 +59,10 @@ pub struct Cluster<M: Machines = Threads> {
     pub(super) watchdog: Option<Watchdog>,
 }
 
-pub(super) struct CoordinatorHandle<C> {
+pub(super) struct CoordinatorHandle {
     pub(super) coordinator_id: CoordinatorId,
     pub(super) jobs: Sender<Job>,
-    pub(super) core: Option<C>,
+    pub(super) core: Option<Core>,
     /// Closed when the coordinator has ended.
     pub(super) ended: Receiver<()>,
 }
@@ -93,14 +93,19 @@ impl Cluster {
     /// If the memory is not in this process.
     #[doc(hidden)]
     pub fn local_fabric(&self) -> &LocalFabric {
-        self.machines.local_fabric().expect("memory in this process")
+        let threads = self.machines.downcast::<Threads>();
+        threads.and_then(Threads::local_fabric).expect("memory in this process")
     }
 }
 
-impl<M: Machines> Cluster<M> {
-    pub(crate) fn start(config: Config, part: &Part, machines: M) -> Result<Self, ClusterError> {
+impl Cluster {
+    pub(crate) fn start(
+        config: Config,
+        part: &Part,
+        machines: Box<dyn Machines>,
+    ) -> Result<Self, ClusterError> {
         let plan = Plan::new(&config)?;
-        let (shared, entry) = plan.carry_out(config, part, &machines)?;
+        let (shared, entry) = plan.carry_out(config, part, &*machines)?;
         let shared = Arc::new(shared);
         let mut cluster = Self {
             name: Name::of(Arc::as_ptr(&shared)),
@@ -367,8 +372,8 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Returns the machines of the cluster.
-    pub fn machines(&self) -> &M {
-        &self.machines
+    pub fn machines(&self) -> &dyn Machines {
+        &*self.machines
     }
 
     /// Waits for the outcome of a job. On threads this is [`Submitted::wait`]; on other machines
@@ -377,7 +382,7 @@ impl<M: Machines> Cluster<M> {
     /// # Errors
     /// As [`Submitted::wait`].
     pub fn wait<T, E: From<TxnError>>(&self, submitted: Submitted<T, E>) -> Result<T, E> {
-        submitted.wait_on(&self.machines)
+        submitted.wait_on(&*self.machines)
     }
 
     /// Returns the places of the compute nodes that some coordinator of compute node `compute_node`
@@ -421,7 +426,7 @@ impl<M: Machines> Cluster<M> {
         &self,
         node: &Arc<ComputeNode>,
         thread: usize,
-    ) -> Result<CoordinatorHandle<M::Core>, ClusterError> {
+    ) -> Result<CoordinatorHandle, ClusterError> {
         let (jobs, inbox) = async_channel::unbounded();
         let (ready, started) = async_channel::bounded(1);
         let (ending, ended) = async_channel::bounded(1);

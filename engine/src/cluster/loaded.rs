@@ -35,7 +35,6 @@ use lotus_authority::{Authority, AuthorityError};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::machines::Machines;
 use lotus_points::point_here;
 use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, FIRST_EPOCH};
@@ -135,7 +134,7 @@ impl LoadWatch {
     ///
     /// # Errors
     /// `Authority`, if the authority has been silent for the patience of this watch.
-    pub fn look<M: Machines>(&mut self, cluster: &Cluster<M>) -> Result<Data, ClusterError> {
+    pub fn look(&mut self, cluster: &Cluster) -> Result<Data, ClusterError> {
         let shared = &cluster.shared;
         if cluster.is_alone() {
             return Ok(Data::Loaded);
@@ -241,7 +240,7 @@ fn say_progress(shared: &Shared) -> Result<Version, AuthorityError> {
     authority.compare_and_swap(PROGRESS_KEY, version, &rows.to_le_bytes())
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Loads all data: runs `fill`, in the founder's process, and tells all processes that the data
     /// is complete, or, if `fill` fails, will never be.
     ///

@@ -7,7 +7,6 @@
 //! [`Cluster::look_for_memory`] does. [`Cluster::memory_status`] returns the agreed state.
 
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_recovery::membership::returns::{Return, Stage, shards_on};
 use lotus_recovery::membership::{self, Membership};
@@ -85,7 +84,7 @@ impl MemoryReturn {
     }
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Returns the progress of memory nodes that have returned and are not whole yet.
     ///
     /// # Errors

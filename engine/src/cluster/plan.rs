@@ -83,7 +83,7 @@ impl Plan {
         self,
         config: Config,
         part: &Part,
-        machines: &impl Machines,
+        machines: &dyn Machines,
     ) -> Result<(Shared, Arrival), ClusterError> {
         part.check(&config)?;
         let hosted = part.hosted(&config);

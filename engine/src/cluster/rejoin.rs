@@ -38,7 +38,6 @@ use lotus_authority::Authority;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::lane::{BatchError, Lane};
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_points::point_here;
 use lotus_recovery::membership::{self, ChangeOutcome};
@@ -211,7 +210,7 @@ async fn announce(
     batch.post().await.map(drop)
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Ends a compute node of this process, unless the node has failed already, and starts it again
     /// as a new life, with an empty lock table and without shards. Returns `false` if a restart is
     /// not possible yet, because the other nodes have not settled the work of the previous life;

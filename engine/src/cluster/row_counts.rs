@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use lotus_fabric::ids::ShardId;
 use lotus_fabric::lane::BatchError;
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::TableDef;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
@@ -57,7 +56,7 @@ struct Counted {
     is_estimate: bool,
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Estimates the number of rows of every table, in the order of the tables. Between
     /// transactions, coordinator 0 of a compute node reads up to 4,096 buckets, some 2 MiB, of a
     /// table's index in every replica group, and for an ordered table also a word of up to 2,048

@@ -3,7 +3,6 @@
 use std::panic::Location;
 
 use lotus_fabric::ids::TableId;
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::PrimaryKey;
 use lotus_router::Intent;
 
@@ -17,7 +16,7 @@ use crate::node::threads::label::Label;
 use crate::txn::submit::{Committed, Submitted, Terms, TxnKind, retry};
 use crate::txn::transaction::Transaction;
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Runs a read-write transaction on some coordinator. If the body returns `Ok`, its changes are
     /// committed; if the body returns `Err`, no change ever becomes visible.
     ///

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use async_channel::Receiver;
 use lotus_fabric::ids::{ShardId, TableId};
 use lotus_fabric::lane::BatchError;
-use lotus_fabric::machines::Machines;
+use lotus_fabric::machines::MachinesExt;
 use lotus_mvcc::PrimaryKey;
 use lotus_router::ShardEpoch;
 
@@ -65,7 +65,7 @@ impl Moving {
     }
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Returns the owner and the published load of each shard, by the words in the memory pool; a
     /// node known to this process as expelled owns nothing.
     ///

@@ -10,7 +10,6 @@ use std::time::Duration;
 use lotus_authority::AuthorityError;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::TableId;
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
 use lotus_mvcc::table::{MAX_TABLE_IDS, MAX_TABLES, SpecError};
@@ -43,7 +42,7 @@ struct Creation<'a> {
     in_doubt: Option<TableDef>,
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Creates a table. Other processes find the table by its name. Waits while a memory node is
     /// being lost or filled, unless called in a transaction's code or in simulation: then the call
     /// fails at once.

@@ -38,7 +38,7 @@ pub(crate) struct Control {
 
 impl Control {
     /// Control acting as `node`, with its access epoch.
-    pub(crate) fn new(machines: &impl Machines, node: NodeId, epoch: Epoch) -> Self {
+    pub(crate) fn new(machines: &dyn Machines, node: NodeId, epoch: Epoch) -> Self {
         Self {
             fabric: machines.fabric(),
             env: machines.env(node),

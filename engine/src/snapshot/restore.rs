@@ -10,7 +10,6 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-use lotus_fabric::machines::Machines;
 use lotus_mvcc::{PrimaryKey, Secret, TableSpec, Timestamp};
 use lotus_sabotage::{Rule, broken};
 
@@ -20,7 +19,7 @@ use crate::api::error::TxnError;
 use crate::cluster::handle::Cluster;
 use crate::node::agreed::node_numbers::renumber;
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Creates and fills all tables of a snapshot, in a cluster that has no tables and serves no
     /// clients yet; in the process of compute node 0. Commits from now on are later than the
     /// snapshot.
@@ -80,8 +79,8 @@ impl<M: Machines> Cluster<M> {
 }
 
 /// Collects the rows of a table, and fills the table when the next table begins.
-struct Filler<'a, M: Machines> {
-    cluster: &'a Cluster<M>,
+struct Filler<'a> {
+    cluster: &'a Cluster,
     table: Option<Rows>,
 }
 
@@ -106,7 +105,7 @@ impl Rows {
     }
 }
 
-impl<M: Machines> Filler<'_, M> {
+impl Filler<'_> {
     fn fill(&mut self) -> Result<(), SnapshotError> {
         let Some(mut rows) = self.table.take() else { return Ok(()) };
         if rows.spec.ordered && !broken(Rule::NodeNumbersAreNew) {
@@ -124,7 +123,7 @@ impl<M: Machines> Filler<'_, M> {
     }
 }
 
-impl<M: Machines> SnapshotVisitor for Filler<'_, M> {
+impl SnapshotVisitor for Filler<'_> {
     fn secret(&mut self, secret: Secret) -> Result<(), SnapshotError> {
         self.cluster.shared.names.propose(secret);
         Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::env::Nanos;
-use lotus_fabric::machines::Machines;
+use lotus_fabric::machines::{Machines, MachinesExt};
 
 use crate::api::abort::Abort;
 use crate::api::error::TxnError;
@@ -94,7 +94,7 @@ impl<T, E: From<TxnError>> Submitted<T, E> {
     }
 
     /// Waits like [`Submitted::wait`], while `machines` turn the cores.
-    pub(crate) fn wait_on(self, machines: &impl Machines) -> Result<T, E> {
+    pub(crate) fn wait_on(self, machines: &dyn Machines) -> Result<T, E> {
         self.check_wait()?;
         outcome(machines.wait(&self.reply))
     }

@@ -21,7 +21,7 @@ const VISIBLE: &str = "no cell is left INVISIBLE or torn";
 const UNLOCKED: &str = "no lock is left held";
 
 /// A cluster with a table, on machines that stand still between two steps.
-fn simulated() -> (Cluster<SimMachines>, TableId) {
+fn simulated() -> (Cluster, TableId) {
     let builder = small().memory_nodes(2).replicas(2).horizon_interval(STEP * 10);
     let nodes = builder.node_count().expect("the settings are sound");
     let profile = Profile::named("cx3-56g").expect("it is built in");
@@ -33,12 +33,7 @@ fn simulated() -> (Cluster<SimMachines>, TableId) {
 }
 
 /// Inserts or deletes all rows, some in each transaction; calls `reported` after each.
-fn change(
-    cluster: &Cluster<SimMachines>,
-    table: TableId,
-    deletes: bool,
-    mut reported: impl FnMut(u64),
-) {
+fn change(cluster: &Cluster, table: TableId, deletes: bool, mut reported: impl FnMut(u64)) {
     let rows: Vec<u64> = (0..ROWS).collect();
     for some in rows.chunks(AT_ONCE) {
         let (first, rows) = (some[0], some.to_vec());
@@ -59,15 +54,15 @@ fn change(
 }
 
 /// What an audit finds wrong at this moment.
-fn wrong(cluster: &Cluster<SimMachines>) -> Vec<Finding> {
+fn wrong(cluster: &Cluster) -> Vec<Finding> {
     let findings = cluster.audit().expect("the memory nodes answer");
     findings.into_iter().filter(|finding| !finding.passed).collect()
 }
 
 /// Runs the machines, a few steps at a time, until an audit finds `name` wrong.
-fn until_wrong(cluster: &Cluster<SimMachines>, name: &str, at_once: u32) -> Finding {
+fn until_wrong(cluster: &Cluster, name: &str, at_once: u32) -> Finding {
     for _ in 0..STEPS {
-        cluster.machines().run_for(STEP * at_once).expect("the world goes on");
+        SimMachines::of(cluster.machines()).run_for(STEP * at_once).expect("the world goes on");
         if let Some(found) = wrong(cluster).into_iter().find(|finding| finding.name == name) {
             return found;
         }
@@ -113,7 +108,7 @@ fn a_settled_cluster_purges_nothing_before_the_next_transaction() {
     cluster.settle().expect("nothing has failed");
     for _ in 0..STEPS / 5 {
         assert_eq!(wrong(&cluster), []);
-        cluster.machines().run_for(STEP * 4).expect("the world goes on");
+        SimMachines::of(cluster.machines()).run_for(STEP * 4).expect("the world goes on");
     }
     let read = cluster.submit(FIRST, async move |mut session| {
         let mut txn = session.begin_read_only().await?;

@@ -8,14 +8,12 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use async_channel::Receiver;
-
 use super::local::LocalFabric;
 use crate::contract::ids::NodeId;
 use crate::contract::transport::Fabric;
 use crate::run::env::Env;
 use crate::run::exec::Executor;
-use crate::run::machines::{Machines, Program};
+use crate::run::machines::{Core, Machines, Program, Turn};
 
 /// Threads of this process on the machine's clock, over a fabric. One type for all fabrics: code
 /// that runs on threads is compiled once.
@@ -45,8 +43,6 @@ impl Threads {
 }
 
 impl Machines for Threads {
-    type Core = JoinHandle<()>;
-
     fn fabric(&self) -> Arc<dyn Fabric> {
         Arc::clone(&self.fabric)
     }
@@ -63,21 +59,23 @@ impl Machines for Threads {
         self.env.clone()
     }
 
-    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<JoinHandle<()>> {
+    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<Core> {
         let env = self.env(node);
-        self.env.spawn(name, move || {
+        let thread = self.env.spawn(name, move || {
             let mut executor = Executor::new(env);
             let life = program(&mut executor);
             executor.run(life);
-        })
+        });
+        thread.map(Core::new)
     }
 
-    fn join(&self, core: JoinHandle<()>) -> bool {
+    fn join(&self, core: Core) -> bool {
+        let core: JoinHandle<()> = core.into_inner();
         // One of the cluster's own cores may end the cluster, and a core cannot wait for itself.
         core.thread().id() == std::thread::current().id() || core.join().is_ok()
     }
 
-    fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T> {
-        receiver.recv_blocking().ok()
+    fn run_while(&self, _goes_on: &mut dyn FnMut() -> bool) -> Turn {
+        Turn::ByThemselves
     }
 }

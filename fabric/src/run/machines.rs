@@ -9,13 +9,14 @@
 //! The trait does not know a cluster's nodes: the caller decides which cores a node has, and their
 //! programs.
 
+use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_channel::Receiver;
+use async_channel::{Receiver, TryRecvError};
 
 use crate::contract::ids::NodeId;
 use crate::contract::transport::Fabric;
@@ -49,11 +50,37 @@ pub struct RequestDelivery {
     pub answered: bool,
 }
 
-/// A fabric, clocks, and cores to run a cluster on.
-pub trait Machines {
-    /// A started core.
-    type Core;
+/// A started core, to be [joined](Machines::join). Each kind of machines has its own content.
+pub struct Core(Box<dyn Any + Send + Sync>);
 
+impl Core {
+    /// Wraps the machines' own handle of a core.
+    pub fn new(core: impl Any + Send + Sync) -> Self {
+        Self(Box::new(core))
+    }
+
+    /// Unwraps the handle.
+    ///
+    /// # Panics
+    /// If machines of another kind have started the core.
+    pub fn into_inner<C: Any>(self) -> C {
+        *self.0.downcast().unwrap_or_else(|_| panic!("other machines have started the core"))
+    }
+}
+
+/// Outcome of [`Machines::run_while`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// The cores run by themselves; nothing was done.
+    ByThemselves,
+    /// The cores have run.
+    Ran,
+    /// The cores have stopped for good.
+    Stopped,
+}
+
+/// A fabric, clocks, and cores to run a cluster on.
+pub trait Machines: Any + Send + Sync {
     /// The fabric of the cores' lanes.
     fn fabric(&self) -> Arc<dyn Fabric>;
 
@@ -87,13 +114,42 @@ pub trait Machines {
     ///
     /// # Errors
     /// The operating system's error when it has no thread to give.
-    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<Self::Core>;
+    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<Core>;
 
     /// Waits for a core to end, unless called on `core` itself. Returns whether the core ended
     /// without a panic.
-    fn join(&self, core: Self::Core) -> bool;
+    fn join(&self, core: Core) -> bool;
 
-    /// Lets the cores run until a value arrives at `receiver`, and returns the value; `None` once
-    /// no sender is left.
-    fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T>;
+    /// Lets the cores run while `goes_on` says so, if they run during such calls only.
+    fn run_while(&self, goes_on: &mut dyn FnMut() -> bool) -> Turn;
 }
+
+impl dyn Machines {
+    /// The machines by their type; `None` if they are of another.
+    pub fn downcast<M: Machines>(&self) -> Option<&M> {
+        let machines: &dyn Any = self;
+        machines.downcast_ref()
+    }
+}
+
+/// Waits on machines of any kind.
+pub trait MachinesExt: Machines {
+    /// Lets the cores run until a value arrives at `receiver`, and returns the value; `None` once
+    /// no sender is left, or the cores have stopped for good.
+    fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T> {
+        loop {
+            match receiver.try_recv() {
+                Ok(received) => return Some(received),
+                Err(TryRecvError::Closed) => return None,
+                Err(TryRecvError::Empty) => {}
+            }
+            match self.run_while(&mut || receiver.is_empty() && !receiver.is_closed()) {
+                Turn::ByThemselves => return receiver.recv_blocking().ok(),
+                Turn::Ran => {}
+                Turn::Stopped => return None,
+            }
+        }
+    }
+}
+
+impl<M: Machines + ?Sized> MachinesExt for M {}

@@ -52,28 +52,29 @@ pub enum Engine {
 ///
 /// # Errors
 /// Errors of the harness; [`BenchError::Deploy`] if the sizes make no sense.
-pub fn run<M: Machines, W: Workload>(
+pub fn run<W: Workload>(
     engine: Engine,
-    machines: M,
+    machines: impl Machines,
     size: Size,
     settings: (Options, &harness::Options),
     workload: W,
     progress: &Arc<Progress>,
 ) -> Result<Outcome, BenchError> {
+    let machines = Box::new(machines);
     match engine {
-        Engine::Motor => run_on::<motor::Motor, _, _>(machines, size, settings, workload, progress),
-        Engine::Ford => run_on::<ford::Ford, _, _>(machines, size, settings, workload, progress),
+        Engine::Motor => run_on::<motor::Motor, _>(machines, size, settings, workload, progress),
+        Engine::Ford => run_on::<ford::Ford, _>(machines, size, settings, workload, progress),
     }
 }
 
-fn run_on<S: Protocol, M: Machines, W: Workload>(
-    machines: M,
+fn run_on<S: Protocol, W: Workload>(
+    machines: Box<dyn Machines>,
     size: Size,
     (options, bench): (Options, &harness::Options),
     workload: W,
     progress: &Arc<Progress>,
 ) -> Result<Outcome, BenchError> {
-    let mut deployed = bench::Deployed::<M, S>::new(machines, size, options)?;
+    let mut deployed = bench::Deployed::<S>::new(machines, size, options)?;
     let mut outcome = harness::run(&mut deployed, workload, bench, progress)?;
     outcome.remarks.extend(remarks(options.faults, deployed.harm()));
     Ok(outcome)

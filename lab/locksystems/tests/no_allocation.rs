@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
-use lotus_fabric::machines::{Machines, Program, Threads};
+use lotus_fabric::machines::{Machines, MachinesExt, Program, Threads};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Service;
 use lotus_locks::systems::Visitor;

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use lotus::{
-    Cluster, CoordinatorId, Machines, MemoryStanding, MemoryStatus, Session, ShardId, Submitted,
-    TableId,
+    Cluster, CoordinatorId, MemoryStanding, MemoryStatus, Session, ShardId, Submitted, TableId,
 };
 use lotus_fabric::env::{Env, Nanos};
 use lotus_protocol::frame;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lotus::{Cluster, ClusterError, Machines, TableId, TableSpec};
+use lotus::{Cluster, ClusterError, TableId, TableSpec};
 use lotus_fabric::env::Env;
 use lotus_protocol::handshake::Refusal;
 use lotus_protocol::stream::Stream;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lotus::{Machines, Transaction};
+use lotus::Transaction;
 use lotus_benchmarks::AbortReason;
 use lotus_benchmarks::config::Routing;
 use lotus_benchmarks::deployment::DeployError;

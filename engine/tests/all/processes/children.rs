@@ -7,7 +7,7 @@ use std::process::{Child as Process, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use lotus::{Cluster, Machines, TableSpec, Threads};
+use lotus::{Cluster, TableSpec, Threads};
 use lotus_fabric::env::Env;
 use lotus_fabric::transport::Fabric;
 
@@ -159,7 +159,7 @@ fn compute<F: Fabric + Clone + 'static>(place: &Place, node: u16, fabric: F) {
     }
 }
 
-fn transfers<M: Machines>(cluster: &Cluster<M>, count: u64) {
+fn transfers(cluster: &Cluster, count: u64) {
     let table = cluster.open_table(&ACCOUNTS.name).expect("the other process has made it");
     for turn in 0..count {
         let (from, to) = (turn.wrapping_mul(5) % ROWS, (turn.wrapping_mul(5) + 3) % ROWS);

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lotus::{
-    Cluster, ClusterBuilder, ClusterError, Isolation, Machines, PrimaryKey, TableId, TableSpec,
-    Threads, TimestampKind, Transaction, TxnError, Wait,
+    Cluster, ClusterBuilder, ClusterError, Isolation, PrimaryKey, TableId, TableSpec, Threads,
+    TimestampKind, Transaction, TxnError, Wait,
 };
 use lotus_authority::remote::{Address, AuthorityServer, RemoteAuthority, Security};
 use lotus_authority::testing::TestAuthority;
@@ -125,7 +125,7 @@ impl Drop for Directory {
     }
 }
 
-fn owner_of<M: Machines>(cluster: &Cluster<M>, table: TableId, key: u64) -> usize {
+fn owner_of(cluster: &Cluster, table: TableId, key: u64) -> usize {
     let coordinator_id = cluster.coordinators().next().expect("a coordinator");
     let owner = cluster.submit(coordinator_id, move |session| async move {
         session.view().owner_of(table, &PrimaryKey::from(key))
@@ -134,17 +134,12 @@ fn owner_of<M: Machines>(cluster: &Cluster<M>, table: TableId, key: u64) -> usiz
 }
 
 /// Returns the first row with its lock at the compute node at place `owner`.
-fn row_of<M: Machines>(cluster: &Cluster<M>, table: TableId, owner: usize) -> u64 {
+fn row_of(cluster: &Cluster, table: TableId, owner: usize) -> u64 {
     (0..ROWS).find(|key| owner_of(cluster, table, *key) == owner).expect("both own some")
 }
 
 /// Moves one from one account to another.
-fn transfer<M: Machines>(
-    cluster: &Cluster<M>,
-    table: TableId,
-    from: u64,
-    to: u64,
-) -> Result<(), TxnError> {
+fn transfer(cluster: &Cluster, table: TableId, from: u64, to: u64) -> Result<(), TxnError> {
     let transfer = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         let (a, b) = (txn.add_rw(table, from)?, txn.add_rw(table, to)?);
         txn.execute().await?;
@@ -160,7 +155,7 @@ fn transfer<M: Machines>(
 }
 
 /// Checks that a cluster's memory passes the audit.
-fn assert_sound<M: Machines>(cluster: &Cluster<M>) {
+fn assert_sound(cluster: &Cluster) {
     cluster.settle().expect("nobody has failed here");
     for finding in cluster.audit().expect("memory nodes answer") {
         assert!(finding.passed, "{}: {}", finding.name, finding.detail);
@@ -168,7 +163,7 @@ fn assert_sound<M: Machines>(cluster: &Cluster<M>) {
 }
 
 /// Returns the sum of all accounts, once the audit passes.
-fn sound_total<M: Machines>(cluster: &Cluster<M>, table: TableId) -> u64 {
+fn sound_total(cluster: &Cluster, table: TableId) -> u64 {
     assert_sound(cluster);
     let mut total = 0;
     cluster
@@ -180,11 +175,11 @@ fn sound_total<M: Machines>(cluster: &Cluster<M>, table: TableId) -> u64 {
 }
 
 /// Makes and fills the table, and marks the data as complete.
-fn load<M: Machines>(cluster: &Cluster<M>) -> TableId {
+fn load(cluster: &Cluster) -> TableId {
     cluster.fill(|| Ok(load_rows(cluster))).expect("nobody is lost")
 }
 
-fn load_rows<M: Machines>(cluster: &Cluster<M>) -> TableId {
+fn load_rows(cluster: &Cluster) -> TableId {
     let table = cluster.create_table(ACCOUNTS).expect("there is room");
     let row = |row: u64, value: &mut Vec<u8>| {
         value.extend(BALANCE.to_le_bytes());

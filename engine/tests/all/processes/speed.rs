@@ -156,7 +156,7 @@ fn fill(lease: Duration) -> Returned {
     }
 }
 
-fn load(cluster: &Cluster<impl lotus::Machines>) -> TableId {
+fn load(cluster: &Cluster) -> TableId {
     let table = cluster.create_table(ITEMS).expect("there is room");
     let row = |row: u64, value: &mut Vec<u8>| {
         value.extend([0; 64]);
@@ -175,7 +175,7 @@ struct Clients {
 }
 
 impl Clients {
-    fn start<M: lotus::Machines>(cluster: &Cluster<M>, table: TableId, env: Env) -> Self {
+    fn start(cluster: &Cluster, table: TableId, env: Env) -> Self {
         let (committed, over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let coordinator_id = CoordinatorId { compute_node: 0, thread: 0 };
         let client = |first: u64| {

@@ -4,38 +4,47 @@
 //! ([`SimMachines::run_for`]). The control path works outside of time. A limit or a deadlock stops
 //! the world and ends every wait; [`SimMachines::failure`] returns the reason.
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{RefCell, RefMut};
 use std::io;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_channel::Receiver;
+use send_wrapper::SendWrapper;
 
 use super::{CoreId, Report, SimError, Stop, World};
 use crate::contract::ids::NodeId;
 use crate::contract::transport::Fabric;
 use crate::run::env::Env;
 use crate::run::exec::Executor;
-use crate::run::machines::{CpuCharge, DeliveryModel, Machines, Program};
+use crate::run::machines::{Core, CpuCharge, DeliveryModel, Machines, Program, Turn};
 
-/// The machines of a simulated cluster.
+/// The machines of a simulated cluster. A world lives on one thread: uses on another panic.
 pub struct SimMachines {
-    world: RefCell<World>,
+    world: SendWrapper<RefCell<World>>,
     delivery_model: Option<Arc<dyn DeliveryModel>>,
-    failure: RefCell<Option<SimError>>,
+    failure: Mutex<Option<SimError>>,
 }
 
 /// A core of [`SimMachines`].
-pub struct SimCore {
+struct SimCore {
     id: CoreId,
-    ended: Rc<Cell<bool>>,
+    ended: Arc<AtomicBool>,
 }
 
 impl SimMachines {
     /// Makes the machines of a world.
     pub fn new(world: World) -> Self {
-        Self { world: RefCell::new(world), delivery_model: None, failure: RefCell::new(None) }
+        let world = SendWrapper::new(RefCell::new(world));
+        Self { world, delivery_model: None, failure: Mutex::default() }
+    }
+
+    /// The simulated machines of a cluster.
+    ///
+    /// # Panics
+    /// If the machines are others.
+    pub fn of(machines: &dyn Machines) -> &Self {
+        machines.downcast().expect("simulated machines")
     }
 
     /// Adds a model of the network to a service outside of the world.
@@ -54,7 +63,7 @@ impl SimMachines {
 
     /// Returns the error that stopped the world for good, if any.
     pub fn failure(&self) -> Option<SimError> {
-        self.failure.borrow().clone()
+        self.lock_failure().clone()
     }
 
     /// Advances time by `span`, or less if a node crashes or restarts. `None` once the world has
@@ -64,17 +73,19 @@ impl SimMachines {
     }
 
     fn run(&self, run: impl FnOnce(&mut World) -> Result<Stop, SimError>) -> Option<Stop> {
-        if self.failure.borrow().is_some() {
+        if self.lock_failure().is_some() {
             return None;
         }
         let stop = run(&mut self.world.borrow_mut());
-        stop.map_err(|error| *self.failure.borrow_mut() = Some(error)).ok()
+        stop.map_err(|error| *self.lock_failure() = Some(error)).ok()
+    }
+
+    fn lock_failure(&self) -> MutexGuard<'_, Option<SimError>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Machines for SimMachines {
-    type Core = SimCore;
-
     fn fabric(&self) -> Arc<dyn Fabric> {
         Arc::new(self.world.borrow().fabric().clone())
     }
@@ -105,43 +116,39 @@ impl Machines for SimMachines {
         Some(Arc::new(move |cpu| fabric.charge(cpu)))
     }
 
-    fn start(&self, node: NodeId, _name: &str, program: Program) -> io::Result<SimCore> {
+    fn start(&self, node: NodeId, _name: &str, program: Program) -> io::Result<Core> {
         let mut executor = Executor::new(self.env(node));
         let life = program(&mut executor);
-        let ended = Rc::new(Cell::new(false));
-        let end = Rc::clone(&ended);
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ended);
         executor.handle().spawn(async move {
             life.await;
-            end.set(true);
+            end.store(true, Ordering::Relaxed);
         });
         let id = self.world.borrow_mut().add_core(node, executor);
-        Ok(SimCore { id, ended })
+        Ok(Core::new(SimCore { id, ended }))
     }
 
-    fn join(&self, core: SimCore) -> bool {
+    fn join(&self, core: Core) -> bool {
+        let SimCore { id, ended } = core.into_inner();
+        let has_ended = || ended.load(Ordering::Relaxed);
         // No further run while unwinding: the world may be the source of the panic.
-        while !core.ended.get() && !std::thread::panicking() {
-            let lives = self.world.borrow_mut().executor(core.id).is_some();
-            if !lives || self.run(|world| world.run_while(|| !core.ended.get())).is_none() {
+        while !has_ended() && !std::thread::panicking() {
+            let lives = self.world.borrow_mut().executor(id).is_some();
+            if !lives || self.run(|world| world.run_while(|| !has_ended())).is_none() {
                 break;
             }
         }
         // Dropped after the borrow of the world has ended: the executor's lanes close themselves.
-        let executor = self.world.borrow_mut().remove_core(core.id);
+        let executor = self.world.borrow_mut().remove_core(id);
         drop(executor);
-        core.ended.get()
+        has_ended()
     }
 
-    fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T> {
-        loop {
-            if let Ok(received) = receiver.try_recv() {
-                return Some(received);
-            }
-            if receiver.is_closed() {
-                return None;
-            }
-            let nothing_yet = || receiver.is_empty() && !receiver.is_closed();
-            self.run(|world| world.run_while(nothing_yet))?;
+    fn run_while(&self, goes_on: &mut dyn FnMut() -> bool) -> Turn {
+        match self.run(|world| world.run_while(goes_on)) {
+            Some(_) => Turn::Ran,
+            None => Turn::Stopped,
         }
     }
 }

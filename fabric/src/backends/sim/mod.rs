@@ -67,7 +67,7 @@ mod world;
 pub use crate::run::utilisation::{NodeUse, Report, Resource, Served, Utilisation};
 pub use fabric::SimFabric;
 pub use faults::{Fault, FaultCounts, MAX_CLOCK_PPM, MemoryFate, Rates, Scheduled, When};
-pub use machines::{SimCore, SimMachines};
+pub use machines::SimMachines;
 pub use profile::{Profile, ProfileError};
 pub use trace::{TraceEvent, TraceEventKind, Tracer};
 pub use world::{Config, CoreId, Interleaving, Limits, SimError, Stop, World};

@@ -23,7 +23,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RemoteAddr, TableId};
 use lotus_fabric::lane::Lane;
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Machines, MachinesExt, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
@@ -61,8 +61,8 @@ impl Size {
 }
 
 /// An engine deployed on machines.
-pub(crate) struct Deployed<M: Machines, S: Protocol> {
-    machines: M,
+pub(crate) struct Deployed<S: Protocol> {
+    machines: Box<dyn Machines>,
     size: Size,
     store: Arc<Store<S>>,
     /// Tables that were created and not loaded yet.
@@ -81,12 +81,16 @@ struct Used {
     spare_bytes: u64,
 }
 
-impl<M: Machines, S: Protocol> Deployed<M, S> {
+impl<S: Protocol> Deployed<S> {
     /// An engine with no tables.
     ///
     /// # Errors
     /// [`DeployError::Refused`] if the sizes make no sense, or the machines have no memory.
-    pub(crate) fn new(machines: M, size: Size, options: Options) -> Result<Self, DeployError> {
+    pub(crate) fn new(
+        machines: Box<dyn Machines>,
+        size: Size,
+        options: Options,
+    ) -> Result<Self, DeployError> {
         if size.replicas > size.memory_nodes || size.replicas == 0 {
             let Size { replicas, memory_nodes, .. } = size;
             return Err(refused(format!("{replicas} copies on {memory_nodes} memory nodes")));
@@ -154,7 +158,7 @@ fn open(fabric: &dyn Fabric, at: Endpoint, executor: &mut Executor) -> Result<La
     Ok(lane)
 }
 
-impl<M: Machines, S: Protocol> Deployment for Deployed<M, S> {
+impl<S: Protocol> Deployment for Deployed<S> {
     type Host = TaskHost<S>;
 
     fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {

@@ -42,9 +42,9 @@ impl LockBench for BankLoad {
         losses.into_iter().collect()
     }
 
-    fn run<M: Machines>(
+    fn run(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         progress: &Arc<Progress>,
     ) -> Result<BankOutcome, DeployError> {
         bank::run(machines, self, progress)

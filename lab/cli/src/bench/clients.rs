@@ -55,9 +55,9 @@ pub(super) trait LockBench {
 
     /// # Errors
     /// See [`lotus_loads::locks::run`].
-    fn run<M: Machines>(
+    fn run(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         progress: &Arc<Progress>,
     ) -> Result<Self::Outcome, DeployError>;
 }

@@ -38,9 +38,9 @@ impl LockBench for TraceLoad {
         self.nodes()
     }
 
-    fn run<M: Machines>(
+    fn run(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         progress: &Arc<Progress>,
     ) -> Result<TraceOutcome, DeployError> {
         two_phase::run(machines, self, progress)

@@ -42,9 +42,9 @@ impl LockBench for LockLoad {
         losses.into_iter().collect()
     }
 
-    fn run<M: Machines>(
+    fn run(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         progress: &Arc<Progress>,
     ) -> Result<LockOutcome, DeployError> {
         locks::run(machines, self, progress)

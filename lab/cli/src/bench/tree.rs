@@ -28,9 +28,9 @@ impl LockBench for TreeLoad {
         &self.clients
     }
 
-    fn run<M: Machines>(
+    fn run(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         progress: &Arc<Progress>,
     ) -> Result<TreeOutcome, DeployError> {
         index::run(machines, self, progress)

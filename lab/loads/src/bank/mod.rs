@@ -27,7 +27,7 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::zipf::KeyChooser;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Core, Machines, Program};
 use lotus_fabric::sim::Report;
 use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSpace, LockSystem, Recovery};
@@ -205,8 +205,8 @@ pub struct BankOutcome {
 ///
 /// # Errors
 /// [`DeployError`] if the machines refuse, or a client or a lane ends early.
-pub fn run<M: Machines>(
-    machines: &M,
+pub fn run(
+    machines: &dyn Machines,
     load: &BankLoad,
     progress: &Arc<Progress>,
 ) -> Result<BankOutcome, DeployError> {
@@ -233,13 +233,13 @@ pub fn run<M: Machines>(
     }
 }
 
-struct Visit<'a, M> {
-    machines: &'a M,
+struct Visit<'a> {
+    machines: &'a dyn Machines,
     load: &'a BankLoad,
     progress: &'a Arc<Progress>,
 }
 
-impl<M: Machines> Visitor for Visit<'_, M> {
+impl Visitor for Visit<'_> {
     type Output = Result<BankOutcome, DeployError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
@@ -256,7 +256,7 @@ impl<M: Machines> Visitor for Visit<'_, M> {
     }
 }
 
-impl<M: Machines> ServiceVisitor for Visit<'_, M> {
+impl ServiceVisitor for Visit<'_> {
     type Output = Result<BankOutcome, DeployError>;
 
     fn visit<S: Service>(self, service: S) -> Self::Output {
@@ -277,8 +277,8 @@ impl<M: Machines> ServiceVisitor for Visit<'_, M> {
 }
 
 /// Runs the clients while the server serves them.
-fn with_server<M: Machines, R>(
-    machines: &M,
+fn with_server<R>(
+    machines: &dyn Machines,
     shared: &Arc<Shared>,
     progress: &Arc<Progress>,
     clients: impl FnOnce() -> Result<R, DeployError>,
@@ -292,12 +292,12 @@ fn with_server<M: Machines, R>(
 }
 
 /// Starts the server, which runs until the sender of `stopped` is dropped.
-fn serve<M: Machines>(
-    machines: &M,
+fn serve(
+    machines: &dyn Machines,
     shared: &Arc<Shared>,
     progress: &Arc<Progress>,
     stopped: async_channel::Receiver<()>,
-) -> Result<M::Core, DeployError> {
+) -> Result<Core, DeployError> {
     let (fabric, node) = (machines.fabric(), shared.load.server());
     let (store, progress) = (Arc::clone(&shared.store), Arc::clone(progress));
     let program: Program = Box::new(move |executor| {
@@ -315,8 +315,8 @@ fn serve<M: Machines>(
 }
 
 /// Looks at every lock when nothing runs.
-fn locks_are_free<M: Machines, S: LockSystem>(
-    machines: &M,
+fn locks_are_free<S: LockSystem>(
+    machines: &dyn Machines,
     run: &Arc<Run<S>>,
     shared: &Arc<Shared>,
 ) -> Result<Vec<String>, DeployError> {

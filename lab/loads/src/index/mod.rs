@@ -30,7 +30,7 @@ use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::progress::{Phase, Progress};
 use lotus_benchmarks::zipf::KeyChooser;
 use lotus_fabric::ids::RemoteAddr;
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Machines, MachinesExt, Program};
 use lotus_fabric::sim::Report;
 use lotus_locks::systems::Visitor;
 use lotus_locks::{LockSpace, LockSystem};
@@ -168,21 +168,21 @@ pub struct Shape {
 ///
 /// # Errors
 /// [`DeployError`] if the machines refuse, or a client or a lane ends early.
-pub fn run<M: Machines>(
-    machines: &M,
+pub fn run(
+    machines: &dyn Machines,
     load: &TreeLoad,
     progress: &Arc<Progress>,
 ) -> Result<TreeOutcome, DeployError> {
     load.clients.choice.visit(Visit { machines, load, progress })
 }
 
-struct Visit<'a, M> {
-    machines: &'a M,
+struct Visit<'a> {
+    machines: &'a dyn Machines,
     load: &'a TreeLoad,
     progress: &'a Arc<Progress>,
 }
 
-impl<M: Machines> Visitor for Visit<'_, M> {
+impl Visitor for Visit<'_> {
     type Output = Result<TreeOutcome, DeployError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
@@ -199,8 +199,8 @@ impl<M: Machines> Visitor for Visit<'_, M> {
 }
 
 /// Makes the tree, the run of its clients, and the state shared by all lanes.
-fn prepare<M: Machines, S: LockSystem>(
-    machines: &M,
+fn prepare<S: LockSystem>(
+    machines: &dyn Machines,
     load: &TreeLoad,
     progress: &Arc<Progress>,
     make: impl Fn() -> S + Send + Sync + 'static,
@@ -221,8 +221,8 @@ fn prepare<M: Machines, S: LockSystem>(
 }
 
 /// Writes the first pages of the tree.
-fn put_pages<M: Machines>(
-    machines: &M,
+fn put_pages(
+    machines: &dyn Machines,
     load: &TreeLoad,
     places: Places,
     pages: Vec<(u64, Image)>,
@@ -248,8 +248,8 @@ fn put_pages<M: Machines>(
 }
 
 /// Looks at the whole tree when nothing runs.
-fn audit<M: Machines, S: LockSystem>(
-    machines: &M,
+fn audit<S: LockSystem>(
+    machines: &dyn Machines,
     run: &Arc<Run<S>>,
     shared: &Arc<Shared>,
 ) -> Result<(Shape, Vec<String>), DeployError> {

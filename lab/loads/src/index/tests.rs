@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_fabric::machines::MachinesExt;
 use lotus_fabric::sim::{Config, MemoryFate, Profile, Rates, SimMachines, World};
 use lotus_locks::{Client, Recovery};
 use lotus_locksystems::local::Policy;

@@ -25,7 +25,7 @@ use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Core, Machines, MachinesExt, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::sim::Report;
 use lotus_fabric::transport::Fabric;
@@ -274,7 +274,7 @@ pub(crate) fn refused(error: impl std::fmt::Display) -> DeployError {
 }
 
 /// Registers `bytes` bytes of the memory node, and the counters of clocks behind them.
-pub(crate) fn register<M: Machines>(machines: &M, bytes: u64) -> Result<Counters, DeployError> {
+pub(crate) fn register(machines: &dyn Machines, bytes: u64) -> Result<Counters, DeployError> {
     let clocks = Counters { base: RemoteAddr::new(MEMORY, REGION, bytes), count: CLOCKS };
     let bytes = (bytes + clocks.bytes()).next_multiple_of(4096);
     machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).map_err(refused)?;
@@ -308,8 +308,8 @@ pub(crate) struct Running<C, T> {
 
 impl RunContext {
     /// Creates a run whose clients begin after [`START`].
-    pub(crate) fn new<M: Machines>(
-        machines: &M,
+    pub(crate) fn new(
+        machines: &dyn Machines,
         clients: Clients,
         progress: &Arc<Progress>,
     ) -> Arc<Self> {
@@ -346,14 +346,13 @@ impl RunContext {
     }
 
     /// Starts lanes of members, each opened on its core.
-    pub(crate) fn start<M, O, A, W>(
+    pub(crate) fn start<O, A, W>(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         lanes: impl IntoIterator<Item = (Member, u16, O)>,
         work: impl Fn(LaneClient<A>) -> W + Clone + Send + 'static,
-    ) -> Result<Running<M::Core, W::Tally>, DeployError>
+    ) -> Result<Running<Core, W::Tally>, DeployError>
     where
-        M: Machines,
         O: FnOnce(&mut Executor) -> Option<LaneClient<A>> + Send + 'static,
         A: LaneLocks,
         W: Work<Access = A>,
@@ -376,10 +375,10 @@ impl RunContext {
     ///
     /// # Errors
     /// [`DeployError`] if a client or a lane ends early.
-    pub(crate) fn finish<M: Machines, T: Default + AddAssign>(
+    pub(crate) fn finish<T: Default + AddAssign>(
         &self,
-        machines: &M,
-        running: Running<M::Core, T>,
+        machines: &dyn Machines,
+        running: Running<Core, T>,
         lost: Option<NodeId>,
     ) -> Result<Done<T>, DeployError> {
         let Running { cores, reports, stop } = running;
@@ -411,9 +410,8 @@ impl RunContext {
     ///
     /// # Errors
     /// [`DeployError`] if the machines refuse, or with the sentence of `look`.
-    pub(crate) fn audit<M, R, F>(&self, machines: &M, look: F) -> Result<R, DeployError>
+    pub(crate) fn audit<R, F>(&self, machines: &dyn Machines, look: F) -> Result<R, DeployError>
     where
-        M: Machines,
         R: 'static + Send,
         F: for<'a> FnOnce(&'a mut Executor) -> Option<Looking<R>> + Send + 'static,
     {
@@ -439,8 +437,8 @@ pub(crate) type Looking<R> = Pin<Box<dyn Future<Output = Result<R, String>>>>;
 
 impl<S: LockSystem> Run<S> {
     /// Creates a run whose clients begin after [`START`], on [registered](register), loaded memory.
-    pub(crate) fn new<M: Machines>(
-        machines: &M,
+    pub(crate) fn new(
+        machines: &dyn Machines,
         clients: Clients,
         progress: &Arc<Progress>,
         clocks: Counters,
@@ -455,30 +453,29 @@ impl<S: LockSystem> Run<S> {
     }
 
     /// Starts all lanes.
-    pub(crate) fn start<M: Machines, L: Load>(
+    pub(crate) fn start<L: Load>(
         self: &Arc<Self>,
-        machines: &M,
+        machines: &dyn Machines,
         load: &L,
-    ) -> Result<Running<M::Core, L::Tally>, DeployError> {
+    ) -> Result<Running<Core, L::Tally>, DeployError> {
         match self.run_context.clients.policy {
-            None => self.start_lanes::<M, L, Client<S>>(machines, load, || ()),
+            None => self.start_lanes::<L, Client<S>>(machines, load, || ()),
             Some(policy) => {
                 let table = || Arc::new(LocalTable::new(policy, self.run_context.clients.threads));
-                self.start_lanes::<M, L, LocalClient<S>>(machines, load, table)
+                self.start_lanes::<L, LocalClient<S>>(machines, load, table)
             }
         }
     }
 
     /// Starts all lanes with clients of kind `A`; `table` makes the state shared by the lanes of a
     /// node.
-    fn start_lanes<M, L, A>(
+    fn start_lanes<L, A>(
         self: &Arc<Self>,
-        machines: &M,
+        machines: &dyn Machines,
         load: &L,
         table: impl Fn() -> A::Table,
-    ) -> Result<Running<M::Core, L::Tally>, DeployError>
+    ) -> Result<Running<Core, L::Tally>, DeployError>
     where
-        M: Machines,
         L: Load,
         A: Access<System = S>,
     {
@@ -514,9 +511,9 @@ impl<S: LockSystem> Run<S> {
     ///
     /// # Errors
     /// [`DeployError`] if the machines refuse, or a client or a lane ends early.
-    pub(crate) fn run<M: Machines, L: Load>(
+    pub(crate) fn run<L: Load>(
         self: &Arc<Self>,
-        machines: &M,
+        machines: &dyn Machines,
         load: &L,
         lost: Option<NodeId>,
     ) -> Result<Done<L::Tally>, DeployError> {
@@ -528,9 +525,12 @@ impl<S: LockSystem> Run<S> {
     ///
     /// # Errors
     /// [`DeployError`] if the machines refuse, or with the sentence of `look`.
-    pub(crate) fn audit<M, R, F>(self: &Arc<Self>, machines: &M, look: F) -> Result<R, DeployError>
+    pub(crate) fn audit<R, F>(
+        self: &Arc<Self>,
+        machines: &dyn Machines,
+        look: F,
+    ) -> Result<R, DeployError>
     where
-        M: Machines,
         R: 'static + Send,
         F: AsyncFnOnce(LaneClient<Client<S>>) -> Result<R, String> + Send + 'static,
     {

@@ -347,8 +347,8 @@ pub struct LockOutcome {
 ///
 /// # Errors
 /// [`DeployError`] if the machines refuse, or a client or a lane ends early.
-pub fn run<M: Machines>(
-    machines: &M,
+pub fn run(
+    machines: &dyn Machines,
     load: &LockLoad,
     progress: &Arc<Progress>,
 ) -> Result<LockOutcome, DeployError> {
@@ -362,21 +362,21 @@ pub fn run<M: Machines>(
 ///
 /// # Errors
 /// See [`run`].
-pub fn run_in_words<M: Machines>(
-    machines: &M,
+pub fn run_in_words(
+    machines: &dyn Machines,
     load: &LockLoad,
     progress: &Arc<Progress>,
 ) -> Result<LockOutcome, DeployError> {
     load.clients.choice.visit(Visit { machines, load, progress })
 }
 
-struct Visit<'a, M> {
-    machines: &'a M,
+struct Visit<'a> {
+    machines: &'a dyn Machines,
     load: &'a LockLoad,
     progress: &'a Arc<Progress>,
 }
 
-impl<M: Machines> Visitor for Visit<'_, M> {
+impl Visitor for Visit<'_> {
     type Output = Result<LockOutcome, DeployError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
@@ -399,8 +399,8 @@ impl<M: Machines> Visitor for Visit<'_, M> {
 }
 
 /// Looks at every lock when nothing runs.
-fn audit<M: Machines, S: LockSystem>(
-    machines: &M,
+fn audit<S: LockSystem>(
+    machines: &dyn Machines,
     run: &Arc<Run<S>>,
     shared: &Arc<Shared>,
 ) -> Result<Vec<String>, DeployError> {

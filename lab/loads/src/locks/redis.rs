@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_channel::Receiver;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Core, Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_locks::Member;
 use lotus_locksystems::redlock::rules::Times;
@@ -42,12 +42,12 @@ impl RedisService {
 impl Service for RedisService {
     type Locker = RedLockClient;
 
-    fn start<M: Machines>(
+    fn start(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         run_context: &Arc<RunContext>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
+    ) -> Result<Vec<(NodeId, Core)>, DeployError> {
         let (fabric, run_context, stopped) =
             (machines.fabric(), Arc::clone(run_context), stopped.clone());
         let (at, redis, cost, cpu_charge) =
@@ -102,8 +102,8 @@ impl RealRedis {
     ///
     /// # Errors
     /// [`DeployError`] if a server is missing or unsuitable, or time is virtual.
-    pub(super) fn new<M: Machines>(
-        machines: &M,
+    pub(super) fn new(
+        machines: &dyn Machines,
         addresses: &[SocketAddr],
         times: Times,
     ) -> Result<Self, DeployError> {
@@ -121,12 +121,12 @@ impl RealRedis {
 impl Service for RealRedis {
     type Locker = RedLockClient;
 
-    fn start<M: Machines>(
+    fn start(
         &self,
-        _machines: &M,
+        _machines: &dyn Machines,
         _run_context: &Arc<RunContext>,
         _stopped: &Receiver<()>,
-    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
+    ) -> Result<Vec<(NodeId, Core)>, DeployError> {
         Ok(Vec::new())
     }
 

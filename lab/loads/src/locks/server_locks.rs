@@ -17,7 +17,7 @@ use lotus_fabric::env::{Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RemoteAddr};
 use lotus_fabric::lane::Lane;
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Core, Machines, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::{LockSpace, Member, Mode, NotHeld, Wait};
@@ -54,12 +54,12 @@ pub(crate) trait Service: Send + Sync + 'static {
 
     /// Starts the service's cores, each on a node; cores end when the sender of `stopped` is
     /// dropped.
-    fn start<M: Machines>(
+    fn start(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         run_context: &Arc<RunContext>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<(NodeId, M::Core)>, DeployError>;
+    ) -> Result<Vec<(NodeId, Core)>, DeployError>;
 
     /// Opens the use of the service's locks on the lane of `rpc`, which belongs to a member.
     fn open(&self, rpc: &Rpc, member: Member, run_context: &RunContext) -> Self::Locker;
@@ -105,8 +105,8 @@ impl Popular {
 ///
 /// # Errors
 /// [`DeployError`] if the service is not available, or the error of the visitor.
-pub(crate) fn visit<M, V, T>(
-    machines: &M,
+pub(crate) fn visit<V, T>(
+    machines: &dyn Machines,
     server_lock: ServerLock,
     clients: &Clients,
     locks: u64,
@@ -115,7 +115,6 @@ pub(crate) fn visit<M, V, T>(
     visitor: V,
 ) -> Result<T, DeployError>
 where
-    M: Machines,
     V: ServiceVisitor<Output = Result<T, DeployError>>,
 {
     let request = clients.server_options.request;
@@ -158,12 +157,12 @@ struct Both<A, B> {
 impl<A: Service, B: Service> Service for Both<A, B> {
     type Locker = Split<A::Locker, B::Locker>;
 
-    fn start<M: Machines>(
+    fn start(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         run_context: &Arc<RunContext>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
+    ) -> Result<Vec<(NodeId, Core)>, DeployError> {
         let mut cores = self.first.start(machines, run_context, stopped)?;
         cores.extend(self.rest.start(machines, run_context, stopped)?);
         Ok(cores)
@@ -197,15 +196,14 @@ pub(crate) fn used<S: Service>(service: &S) -> Option<String> {
 }
 
 /// Runs lanes on the locks of a service, and ends the service's cores.
-pub(crate) fn run_lanes<M, S, W>(
-    machines: &M,
+pub(crate) fn run_lanes<S, W>(
+    machines: &dyn Machines,
     run_context: &Arc<RunContext>,
     service: &Arc<S>,
     work: impl Fn(LaneClient<ServerLane<S::Locker>>) -> W + Clone + Send + 'static,
     lost: Option<NodeId>,
 ) -> Result<Done<W::Tally>, DeployError>
 where
-    M: Machines,
     S: Service,
     W: Work<Access = ServerLane<S::Locker>>,
     W::Tally: Default + AddAssign + Send + 'static,
@@ -236,8 +234,8 @@ where
 }
 
 /// Runs the load on a service.
-pub(super) fn run<M: Machines>(
-    machines: &M,
+pub(super) fn run(
+    machines: &dyn Machines,
     load: &LockLoad,
     progress: &Arc<Progress>,
     server_lock: ServerLock,
@@ -255,13 +253,13 @@ pub(super) fn run<M: Machines>(
 }
 
 /// The load on locks alone.
-struct Alone<'a, M> {
-    machines: &'a M,
+struct Alone<'a> {
+    machines: &'a dyn Machines,
     load: &'a LockLoad,
     progress: &'a Arc<Progress>,
 }
 
-impl<M: Machines> ServiceVisitor for Alone<'_, M> {
+impl ServiceVisitor for Alone<'_> {
     type Output = Result<LockOutcome, DeployError>;
 
     fn visit<S: Service>(self, service: S) -> Self::Output {
@@ -284,8 +282,8 @@ fn hot(popular: Popular, clients: u32) -> Vec<(u64, u32)> {
 }
 
 /// Runs the load on a service.
-fn run_service<M: Machines, S: Service>(
-    machines: &M,
+fn run_service<S: Service>(
+    machines: &dyn Machines,
     load: &LockLoad,
     progress: &Arc<Progress>,
     service: S,
@@ -342,8 +340,8 @@ fn open_lane(
 }
 
 /// Audits the data that the locks protect, when nothing runs, and the notes of this process.
-fn judge<M: Machines>(
-    machines: &M,
+fn judge(
+    machines: &dyn Machines,
     run_context: &Arc<RunContext>,
     shared: &Arc<Shared>,
     used: Option<String>,
@@ -521,12 +519,12 @@ impl Served {
 impl Service for Served {
     type Locker = ServerClient;
 
-    fn start<M: Machines>(
+    fn start(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         run_context: &Arc<RunContext>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
+    ) -> Result<Vec<(NodeId, Core)>, DeployError> {
         // A request is two messages, the second of which releases the lock.
         let cost = self.request / 2;
         let start = |(at, role): (Endpoint, CoreRole)| {

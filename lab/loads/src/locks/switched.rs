@@ -10,7 +10,7 @@ use async_channel::Receiver;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
-use lotus_fabric::machines::{CpuCharge as TimedCharge, Machines, Program};
+use lotus_fabric::machines::{Core, CpuCharge as TimedCharge, Machines, Program};
 use lotus_fabric::rpc::{RetryPolicy, Rpc};
 use lotus_fabric::transport::{Fabric, FabricError};
 use lotus_locks::Member;
@@ -58,8 +58,8 @@ impl Switched {
     ///
     /// # Errors
     /// [`DeployError`] if the switch has no room for the clients or locks.
-    pub(super) fn new<M: Machines>(
-        machines: &M,
+    pub(super) fn new(
+        machines: &dyn Machines,
         clients: &Clients,
         locks: u64,
         has_homes: bool,
@@ -97,12 +97,12 @@ impl Switched {
 impl Service for Switched {
     type Locker = SwitchedLocker;
 
-    fn start<M: Machines>(
+    fn start(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         run_context: &Arc<RunContext>,
         stopped: &Receiver<()>,
-    ) -> Result<Vec<(NodeId, M::Core)>, DeployError> {
+    ) -> Result<Vec<(NodeId, Core)>, DeployError> {
         let mut cores = Vec::new();
         for rack in 0..self.places.racks() {
             let (places, options) = (self.places.clone(), self.options);

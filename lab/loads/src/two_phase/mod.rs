@@ -204,8 +204,8 @@ pub struct TraceOutcome {
 ///
 /// # Errors
 /// [`DeployError`] if the machines refuse, or a client or a lane ends early.
-pub fn run<M: Machines>(
-    machines: &M,
+pub fn run(
+    machines: &dyn Machines,
     load: &TraceLoad,
     progress: &Arc<Progress>,
 ) -> Result<TraceOutcome, DeployError> {
@@ -220,13 +220,13 @@ pub fn run<M: Machines>(
     }
 }
 
-struct Visit<'a, M> {
-    machines: &'a M,
+struct Visit<'a> {
+    machines: &'a dyn Machines,
     load: &'a TraceLoad,
     progress: &'a Arc<Progress>,
 }
 
-impl<M: Machines> Visitor for Visit<'_, M> {
+impl Visitor for Visit<'_> {
     type Output = Result<TraceOutcome, DeployError>;
 
     fn visit<S: LockSystem>(self, make: impl Fn() -> S + Send + Sync + 'static) -> Self::Output {
@@ -251,7 +251,7 @@ impl<M: Machines> Visitor for Visit<'_, M> {
     }
 }
 
-impl<M: Machines> ServiceVisitor for Visit<'_, M> {
+impl ServiceVisitor for Visit<'_> {
     type Output = Result<TraceOutcome, DeployError>;
 
     fn visit<S: Service>(self, service: S) -> Self::Output {
@@ -289,8 +289,8 @@ pub(crate) fn spaces_of<S: LockSystem>(
 }
 
 /// Audits every lock when nothing runs.
-fn judge<M: Machines, S: LockSystem>(
-    machines: &M,
+fn judge<S: LockSystem>(
+    machines: &dyn Machines,
     run: &Arc<Run<S>>,
     shared: &Arc<Shared>,
 ) -> Result<Vec<String>, DeployError> {

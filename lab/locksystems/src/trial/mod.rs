@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::ids::{Epoch, NodeId, RegionId, RemoteAddr};
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Core, Machines, MachinesExt, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Service;
 use lotus_fabric::transport::FabricError;
@@ -220,7 +220,7 @@ struct LaneReport {
 }
 
 /// A running trial.
-pub struct Trial<M: Machines> {
+pub struct Trial {
     settings: Settings,
     space: LockSpace,
     roster: Roster,
@@ -230,7 +230,7 @@ pub struct Trial<M: Machines> {
     /// Tables that the lanes of a node share, by the life of the node.
     tables: Vec<(Claimant, Arc<LocalTable>)>,
     /// Cores with outstanding reports, by the life of their node.
-    cores: Vec<(Claimant, M::Core)>,
+    cores: Vec<(Claimant, Core)>,
     reports: Receiver<(Claimant, LaneReport)>,
     sender: Sender<(Claimant, LaneReport)>,
     is_over: Arc<AtomicBool>,
@@ -240,13 +240,13 @@ pub struct Trial<M: Machines> {
 /// Constructor of a lock system, called for each lane.
 pub type Make<S> = Arc<dyn Fn() -> S + Send + Sync>;
 
-impl<M: Machines> Trial<M> {
+impl Trial {
     /// Registers the memory and starts the clients.
     ///
     /// # Errors
     /// [`TrialError`].
     pub fn start<S: LockSystem>(
-        machines: &M,
+        machines: &dyn Machines,
         settings: Settings,
         make: Make<S>,
     ) -> Result<Self, TrialError> {
@@ -286,7 +286,7 @@ impl<M: Machines> Trial<M> {
         Counters { base, count: CLOCKS }
     }
 
-    fn register_memory(&self, machines: &M) -> Result<(), FabricError> {
+    fn register_memory(&self, machines: &dyn Machines) -> Result<(), FabricError> {
         let bytes = (self.space.bytes() + self.clocks().bytes()).next_multiple_of(4096);
         machines.fabric().register(self.settings.memory, REGION, bytes, Rights::ALL)
     }
@@ -297,7 +297,7 @@ impl<M: Machines> Trial<M> {
     /// [`TrialError`].
     pub fn start_node<S: LockSystem>(
         &mut self,
-        machines: &M,
+        machines: &dyn Machines,
         node: NodeId,
         make: &Make<S>,
     ) -> Result<(), TrialError> {
@@ -317,7 +317,7 @@ impl<M: Machines> Trial<M> {
 
     fn start_lanes<A: Access>(
         &mut self,
-        machines: &M,
+        machines: &dyn Machines,
         member: Member,
         table: &A::Table,
         make: &Make<A::System>,
@@ -352,7 +352,7 @@ impl<M: Machines> Trial<M> {
     /// Returns the program of a lane, which runs `life`.
     fn program<A: Access, F: Future<Output = ()> + 'static>(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         member: Member,
         lane: u16,
         table: A::Table,
@@ -387,7 +387,7 @@ impl<M: Machines> Trial<M> {
     /// Runs `life` to its end on a lane of the auditing node, which is a member meanwhile.
     fn run_aside<S: LockSystem, F: Future<Output = ()> + 'static>(
         &self,
-        machines: &M,
+        machines: &dyn Machines,
         make: &Make<S>,
         life: impl FnOnce(LaneContext<Client<S>>) -> F + Send + 'static,
     ) -> Result<(), TrialError> {
@@ -466,7 +466,7 @@ impl<M: Machines> Trial<M> {
     ///
     /// # Errors
     /// If the fabric refuses.
-    pub fn regain_memory(&self, machines: &M) -> Result<(), FabricError> {
+    pub fn regain_memory(&self, machines: &dyn Machines) -> Result<(), FabricError> {
         self.register_memory(machines)?;
         self.referee.forget_words();
         self.losses.end();
@@ -483,7 +483,10 @@ impl<M: Machines> Trial<M> {
     ///
     /// # Errors
     /// [`TrialError`].
-    pub fn finish<S: LockSystem>(mut self, machines: &M) -> Result<TrialResult, TrialError> {
+    pub fn finish<S: LockSystem>(
+        mut self,
+        machines: &dyn Machines,
+    ) -> Result<TrialResult, TrialError> {
         let mut verdict = TrialResult::default();
         let mut awaited: Vec<Claimant> = self.cores.iter().map(|(life, _)| *life).collect();
         while !awaited.is_empty() {
@@ -522,7 +525,7 @@ impl<M: Machines> Trial<M> {
     }
 }
 
-impl<M: Machines> Trial<M> {
+impl Trial {
     /// Checks that in the end no client of a surviving node wants or holds a lock.
     fn check_tables(&self) {
         for (life, table) in &self.tables {

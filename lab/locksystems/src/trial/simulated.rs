@@ -272,7 +272,7 @@ fn inject(machines: &SimMachines, fault: Fault) {
 /// A trial with its machines and past strikes.
 struct Strikes<'a, S: LockSystem> {
     machines: SimMachines,
-    trial: Trial<SimMachines>,
+    trial: Trial,
     make: &'a Make<S>,
     /// See [`Faults::fences`].
     fences: bool,

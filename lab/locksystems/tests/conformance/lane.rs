@@ -9,7 +9,7 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr};
 use lotus_fabric::lane::Lane;
-use lotus_fabric::machines::Machines;
+use lotus_fabric::machines::{Machines, MachinesExt};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Service;
 use lotus_fabric::sim::{Config, Profile, SimMachines, World};

@@ -151,8 +151,8 @@ impl Visitor for Asked<'_> {
     }
 }
 
-fn run<S: LockSystem, M: Machines>(
-    machines: &M,
+fn run<S: LockSystem>(
+    machines: &dyn Machines,
     settings: &Settings,
     make: &Arc<dyn Fn() -> S + Send + Sync>,
 ) -> TrialResult {

@@ -14,7 +14,7 @@ use lotus_fabric::env::{Env, Nanos, SmallRng};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
 use lotus_fabric::lane::Lane;
-use lotus_fabric::machines::{Machines, Program, Threads};
+use lotus_fabric::machines::{Core, Machines, MachinesExt, Program, Threads};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::sim::{Config, Profile, Rates, SimMachines, World};
@@ -113,7 +113,7 @@ fn over_sockets() -> Threads {
     Threads::over(fabric.expect("loopback has free ports"), env)
 }
 
-fn of<M: Machines>(machines: &M, server_lock: ServerLock, load: Load) -> Outcome {
+fn of(machines: &dyn Machines, server_lock: ServerLock, load: Load) -> Outcome {
     match server_lock {
         ServerLock::RedLock => on(machines, Redises::new(1, Times::LOCKS), load),
         _ => on(machines, layout(server_lock), load),
@@ -239,7 +239,7 @@ pub struct Service<K = Layout> {
 }
 
 impl<K: LockBackend> Service<K> {
-    pub fn new<M: Machines>(machines: &M, backend: K, load: Load) -> Arc<Self> {
+    pub fn new(machines: &dyn Machines, backend: K, load: Load) -> Arc<Self> {
         let bytes = (load.locks * 16).next_multiple_of(4096);
         machines.fabric().register(MEMORY, REGION, bytes, Rights::ALL).expect("there is memory");
         let referee = Arc::new(Referee::new(load.locks));
@@ -247,7 +247,7 @@ impl<K: LockBackend> Service<K> {
     }
 
     /// Starts the cores that keep the locks; they end when the other end of the channel is dropped.
-    pub fn serve<M: Machines>(&self, machines: &M, stopped: &Receiver<()>) -> Vec<M::Core> {
+    pub fn serve(&self, machines: &dyn Machines, stopped: &Receiver<()>) -> Vec<Core> {
         let start = |(at, open): (Endpoint, OpenCore)| {
             let (fabric, roster, stopped) =
                 (machines.fabric(), self.roster.clone(), stopped.clone());
@@ -283,7 +283,7 @@ impl<K: LockBackend> Service<K> {
     }
 }
 
-fn on<M: Machines, K: LockBackend>(machines: &M, backend: K, load: Load) -> Outcome {
+fn on<K: LockBackend>(machines: &dyn Machines, backend: K, load: Load) -> Outcome {
     let place = Service::new(machines, backend, load);
     let (stop, stopped) = async_channel::bounded::<()>(1);
     let mut cores = place.serve(machines, &stopped);

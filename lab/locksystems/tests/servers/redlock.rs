@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::machines::Machines;
+use lotus_fabric::machines::MachinesExt;
 use lotus_fabric::sim::{Fault, MemoryFate, Rates, SimMachines};
 use lotus_locks::{Mode, NotHeld, Wait};
 use lotus_locksystems::Locker;

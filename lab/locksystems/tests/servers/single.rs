@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Machines, MachinesExt, Program};
 use lotus_fabric::sim::{Fault, MemoryFate, Rates, SimMachines};
 use lotus_locks::{Mode, NotHeld, Wait};
 use lotus_locksystems::Locker;

@@ -8,7 +8,7 @@ use async_channel::{Receiver, Sender};
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Core, Machines, MachinesExt, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::Fabric;
@@ -64,7 +64,7 @@ pub fn life_of(machine: u8) -> Claimant {
 type Report = (u8, Done);
 
 /// A cluster that runs.
-pub struct Cluster<M: Machines> {
+pub struct Cluster {
     pub plan: Plan,
     pub options: SwitchOptions,
     pub places: Places,
@@ -72,18 +72,18 @@ pub struct Cluster<M: Machines> {
     machines: Vec<Arc<Machine>>,
     visitors: u16,
     /// Cores that run until the end.
-    serving: Vec<M::Core>,
+    serving: Vec<Core>,
     /// By machine.
-    clients: Vec<(u8, M::Core)>,
+    clients: Vec<(u8, Core)>,
     /// Closed at the end.
     is_over: (Sender<()>, Receiver<()>),
     reporter: Sender<Report>,
     reports: Receiver<Report>,
 }
 
-impl<M: Machines> Cluster<M> {
+impl Cluster {
     /// Starts the switch, the machines, and their clients.
-    pub fn start(machines: &M, plan: Plan, options: SwitchOptions) -> Self {
+    pub fn start(machines: &dyn Machines, plan: Plan, options: SwitchOptions) -> Self {
         let at = |node| Endpoint { node, lane: LaneId(0) };
         // One more audits, and some visit.
         let (clients, cores) = (LaneId(LANES), plan.lanes as u8 + 1 + VISITORS);
@@ -117,7 +117,7 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Starts the core of a rack's switch.
-    pub fn start_switch(&mut self, machines: &M, rack: u16, start: Start) {
+    pub fn start_switch(&mut self, machines: &dyn Machines, rack: u16, start: Start) {
         let (places, options, fabric) = (self.places.clone(), self.options, machines.fabric());
         self.serve(machines, switch_of(&self.plan, rack), "switch", move |executor| {
             let number = rack as u8;
@@ -126,7 +126,7 @@ impl<M: Machines> Cluster<M> {
         });
     }
 
-    fn start_agent(&mut self, machines: &M, number: u8) {
+    fn start_agent(&mut self, machines: &dyn Machines, number: u8) {
         let (places, fabric) = (self.places.clone(), machines.fabric());
         let machine = Arc::clone(&self.machines[usize::from(number)]);
         self.serve(machines, node_of(number), "agent", move |executor| {
@@ -138,7 +138,7 @@ impl<M: Machines> Cluster<M> {
     /// Starts a core that runs until the end.
     pub fn serve(
         &mut self,
-        machines: &M,
+        machines: &dyn Machines,
         node: NodeId,
         name: &str,
         set_up: impl FnOnce(&mut Executor) + Send + 'static,
@@ -157,7 +157,7 @@ impl<M: Machines> Cluster<M> {
     /// Has a program on a lane of its own use a machine's locks.
     pub fn visit<F: Future<Output = ()> + 'static>(
         &mut self,
-        machines: &M,
+        machines: &dyn Machines,
         number: u8,
         body: impl FnOnce(SwitchedLocker, Handle) -> F + Send + 'static,
     ) {
@@ -174,7 +174,7 @@ impl<M: Machines> Cluster<M> {
         });
     }
 
-    fn start_lane(&mut self, machines: &M, number: u8, lane: u16) {
+    fn start_lane(&mut self, machines: &dyn Machines, number: u8, lane: u16) {
         let node = node_of(number);
         let (plan, referee) = (self.plan, Arc::clone(&self.referee));
         let machine = Arc::clone(&self.machines[usize::from(number)]);
@@ -221,7 +221,7 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Waits for the reports of all lanes.
-    pub fn wait(&self, machines: &M) -> Done {
+    pub fn wait(&self, machines: &dyn Machines) -> Done {
         let mut sum = Done::default();
         for _ in 0..self.clients.len() {
             let Some((_, done)) = machines.wait(&self.reports) else {
@@ -235,7 +235,7 @@ impl<M: Machines> Cluster<M> {
 
     /// Audits when the clients have ended: the living machines become idle, and each of them can
     /// write under every lock. Then ends all cores; returns what must not have been.
-    pub fn finish(self, machines: &M, living: &[u8]) -> Vec<String> {
+    pub fn finish(self, machines: &dyn Machines, living: &[u8]) -> Vec<String> {
         let auditors = self.machines.iter().filter(|machine| living.contains(&machine.number()));
         for machine in auditors {
             self.audit(machines, machine);
@@ -250,7 +250,7 @@ impl<M: Machines> Cluster<M> {
         referee.violations()
     }
 
-    fn audit(&self, machines: &M, machine: &Arc<Machine>) {
+    fn audit(&self, machines: &dyn Machines, machine: &Arc<Machine>) {
         let number = machine.number();
         let at = Endpoint { node: node_of(number), lane: LaneId(LANES + self.plan.lanes) };
         let (done, ended) = async_channel::bounded(1);

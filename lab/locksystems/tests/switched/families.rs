@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Env;
 use lotus_fabric::local::LocalFabric;
-use lotus_fabric::machines::{Machines, Threads};
+use lotus_fabric::machines::{Machines, MachinesExt, Threads};
 use lotus_fabric::sim::{Config, Limits, Profile, Rates, SimMachines, World};
 use lotus_fabric::tcp::{self, TcpFabric};
 use lotus_fabric::transport::Fabric;
@@ -39,12 +39,7 @@ const CALM: [(&str, Plan); 6] = [
 
 /// A trial: what was done, and the largest number of holders of a lock at one time.
 #[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
-fn trial<M: Machines>(
-    machines: &M,
-    name: &str,
-    plan: Plan,
-    options: SwitchOptions,
-) -> (Done, usize) {
+fn trial(machines: &dyn Machines, name: &str, plan: Plan, options: SwitchOptions) -> (Done, usize) {
     let cluster = Cluster::start(machines, plan, options);
     let done = cluster.wait(machines);
     let referee = std::sync::Arc::clone(&cluster.referee);

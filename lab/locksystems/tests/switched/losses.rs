@@ -167,7 +167,7 @@ impl Coordinator {
 }
 
 fn start_coordinator(
-    cluster: &mut Cluster<SimMachines>,
+    cluster: &mut Cluster,
     machines: &SimMachines,
     losses: &[Loss],
     seed: u64,
@@ -202,9 +202,9 @@ fn start_coordinator(
 
 /// Starts a core that recovers again and again, without a loss, until the first of these
 /// is closed; then the other one has the number of recoveries that were finished.
-pub fn start_recovering<M: Machines>(
-    cluster: &mut Cluster<M>,
-    machines: &M,
+pub fn start_recovering(
+    cluster: &mut Cluster,
+    machines: &dyn Machines,
 ) -> (Sender<()>, Receiver<u32>) {
     let ((enough, is_enough), (count, counted)) =
         (async_channel::bounded(1), async_channel::bounded(1));
@@ -256,7 +256,7 @@ fn trial(losses: &[Loss], plan: Plan, rates: &Rates, seed: u64) {
 /// Runs until all machines that live have done their part and all `is_over`, and audits.
 #[expect(clippy::print_stdout, reason = "the table is what the suite has to say")]
 fn finish(
-    mut cluster: Cluster<SimMachines>,
+    mut cluster: Cluster,
     machines: &SimMachines,
     lost: &[u8],
     is_over: impl Fn() -> bool,

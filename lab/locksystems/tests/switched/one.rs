@@ -11,7 +11,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId};
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Machines, MachinesExt, Program};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::sim::{Config, Fault, Profile, SimFabric, SimMachines, World};
 use lotus_locks::{Mode, NotHeld, Wait};

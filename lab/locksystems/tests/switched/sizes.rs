@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::exec::{Executor, Handle};
-use lotus_fabric::machines::Machines;
+use lotus_fabric::machines::MachinesExt;
 use lotus_fabric::rpc::{RetryPolicy, Rpc};
 use lotus_fabric::sim::{
     Config, Fault, Limits, MemoryFate, Profile, Rates, SimMachines, Stop, World,
@@ -61,7 +61,7 @@ fn soon(timer: &Handle) -> Wait {
 
 /// Has a machine hold all locks of a range until the second channel is closed.
 fn hold(
-    cluster: &mut Cluster<SimMachines>,
+    cluster: &mut Cluster,
     machines: &SimMachines,
     machine: u8,
     locks: std::ops::Range<u64>,
@@ -81,7 +81,7 @@ fn hold(
 
 /// Has a machine ask for all locks of a range: the number of those that it got.
 fn count(
-    cluster: &mut Cluster<SimMachines>,
+    cluster: &mut Cluster,
     machines: &SimMachines,
     locks: std::ops::Range<u64>,
     wait: fn(&Handle) -> Wait,
@@ -97,11 +97,7 @@ fn count(
 /// Loses a machine, and recovers: the number of recoveries that this took. The switch is lost as
 /// well, and returns without its state, so long after the first of them began; there is one more
 /// recovery then.
-fn lose(
-    cluster: &mut Cluster<SimMachines>,
-    machines: &SimMachines,
-    switch: Option<Duration>,
-) -> u32 {
+fn lose(cluster: &mut Cluster, machines: &SimMachines, switch: Option<Duration>) -> u32 {
     let (recovered, is_recovered) = async_channel::bounded(1);
     let (fabric, places) = (machines.world().fabric().clone(), cluster.places.clone());
     cluster.serve(machines, MEMORY, "coordinator", move |executor: &mut Executor| {

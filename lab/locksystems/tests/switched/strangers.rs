@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, LaneId};
-use lotus_fabric::machines::Machines;
+use lotus_fabric::machines::{Machines, MachinesExt};
 use lotus_fabric::rpc::{RetryPolicy, Rpc, RpcError, Service};
 use lotus_fabric::sim::{Rates, SimMachines};
 use lotus_locks::{Mode, Wait};
@@ -19,7 +19,7 @@ const PLAN: Plan = Plan { lanes: 0, ..Plan::SMALL };
 
 /// Recovers from a lane, which the machines may know or not: what came of it.
 fn recover_from(
-    cluster: &mut Cluster<SimMachines>,
+    cluster: &mut Cluster,
     machines: &SimMachines,
     places: Places,
     lane: Endpoint,
@@ -40,10 +40,7 @@ fn recover_from(
 }
 
 /// The same machines with another switch, whose control lane answers whoever asks.
-fn with_a_switch_that_answers(
-    cluster: &mut Cluster<SimMachines>,
-    machines: &SimMachines,
-) -> Places {
+fn with_a_switch_that_answers(cluster: &mut Cluster, machines: &SimMachines) -> Places {
     let switch = Endpoint { node: MEMORY, lane: LaneId(8) };
     let control = Endpoint { lane: LaneId(9), ..switch };
     let fabric = machines.fabric();
@@ -63,7 +60,7 @@ fn with_a_switch_that_answers(
 }
 
 /// Whether a machine is granted a lock.
-fn is_granted(cluster: &mut Cluster<SimMachines>, machines: &SimMachines, machine: u8) -> bool {
+fn is_granted(cluster: &mut Cluster, machines: &SimMachines, machine: u8) -> bool {
     let (asked, is_asked) = async_channel::bounded(1);
     cluster.visit(machines, machine, move |locker, timer| async move {
         let until = Wait::Until(timer.now().after(Duration::from_millis(1)));

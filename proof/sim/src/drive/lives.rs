@@ -169,7 +169,7 @@ impl Stage<'_> {
     }
 
     /// Starts a cluster of random shape; all lives have the same seed.
-    fn begin(&mut self) -> Cluster<SimMachines> {
+    fn begin(&mut self) -> Cluster {
         let nodes = self.rng.random_range(1..=MOST_COORDINATORS as u16 / 2);
         let threads = self.rng.random_range(1..=2);
         let profile = Profile::named("ideal").expect("it is built in");
@@ -196,7 +196,7 @@ impl Stage<'_> {
         builder.start_on(SimMachines::new(world)).expect("the settings are sound")
     }
 
-    fn create(&self, cluster: &Cluster<SimMachines>) -> Result<(), lotus::ClusterError> {
+    fn create(&self, cluster: &Cluster) -> Result<(), lotus::ClusterError> {
         let Lives { loaded, lives, rows, clients, returns, .. } = *self.plan;
         // Each client adds at least one row, including clients of returned nodes.
         let clients = clients * MOST_COORDINATORS * (1 + returns);
@@ -221,7 +221,7 @@ impl Stage<'_> {
     }
 
     /// Adds rows on all coordinators, while compute nodes crash and return.
-    fn grow(&mut self, cluster: &Cluster<SimMachines>, tables: [TableId; 2]) {
+    fn grow(&mut self, cluster: &Cluster, tables: [TableId; 2]) {
         let coordinator_ids: Vec<CoordinatorId> = cluster.coordinators().collect();
         let clients = coordinator_ids.len() * self.plan.clients as usize;
         let nodes = cluster.config().compute_nodes;
@@ -243,7 +243,9 @@ impl Stage<'_> {
         let (mut next, mut away) = (clients, None);
         for _ in 0..MOST_LOOKS {
             let over = jobs.iter().all(Submitted::is_finished);
-            if (over && away.is_none()) || cluster.machines().run_for(LOOK).is_none() {
+            if (over && away.is_none())
+                || SimMachines::of(cluster.machines()).run_for(LOOK).is_none()
+            {
                 break;
             }
             match away {
@@ -263,7 +265,7 @@ impl Stage<'_> {
                 None if !over && self.has_added(crashes.len()) => {
                     let Some(node) = crashes.pop() else { continue };
                     let place = NodeId(MEMORY_NODES + node as u16);
-                    let world = cluster.machines().world();
+                    let world = SimMachines::of(cluster.machines()).world();
                     let crash = Fault::Crash { node: place, memory: MemoryFate::Kept };
                     for fault in [crash, Fault::Restart { node: place }] {
                         world.inject(fault).expect("there is such a node");
@@ -288,7 +290,7 @@ impl Stage<'_> {
 
     fn submit(
         &self,
-        cluster: &Cluster<SimMachines>,
+        cluster: &Cluster,
         coordinator_id: CoordinatorId,
         tables: [TableId; 2],
         numbers: std::ops::Range<u64>,
@@ -323,7 +325,7 @@ impl Stage<'_> {
     }
 
     /// Compares the stored rows with the added rows, and audits the memory.
-    fn judge(&self, cluster: &Cluster<SimMachines>, tables: [TableId; 2]) -> Result<(), Wrong> {
+    fn judge(&self, cluster: &Cluster, tables: [TableId; 2]) -> Result<(), Wrong> {
         let bytes = self.plan.value_bytes as usize;
         let [mut sorted, mut plain] = [BTreeMap::new(), BTreeMap::new()];
         let failed = |error: lotus::ClusterError| (KEPT, error.to_string());
@@ -357,7 +359,7 @@ impl Stage<'_> {
     }
 
     /// Writes all rows into a snapshot file.
-    fn write(&mut self, cluster: &Cluster<SimMachines>) -> Result<Vec<u8>, Wrong> {
+    fn write(&mut self, cluster: &Cluster) -> Result<Vec<u8>, Wrong> {
         let coordinator_ids: Vec<CoordinatorId> = cluster.coordinators().collect();
         let label = SnapshotLabel {
             sequence: u64::from(self.life),
@@ -373,7 +375,7 @@ impl Stage<'_> {
                 Ok(_) => return Ok(file),
                 Err(error) => why = error.to_string(),
             }
-            cluster.machines().run_for(LEASE);
+            SimMachines::of(cluster.machines()).run_for(LEASE);
         }
         Err((KEPT, format!("no snapshot: {why}")))
     }

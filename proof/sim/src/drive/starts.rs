@@ -72,7 +72,7 @@ enum PlaceState {
     /// Its process starts.
     Starting,
     /// The node takes part.
-    Up(Rc<Cluster<SharedMachines>>),
+    Up(Rc<Cluster>),
     /// Its process found the cluster cut short.
     Cut,
 }
@@ -343,7 +343,7 @@ impl StartTest {
         self.places.borrow_mut()[process] = place;
     }
 
-    fn start_process(&self, process: usize) -> Result<Rc<Cluster<SharedMachines>>, ClusterError> {
+    fn start_process(&self, process: usize) -> Result<Rc<Cluster>, ClusterError> {
         let line = Arc::new(Line(process, Arc::clone(&self.store)));
         let looks = Looks::default();
         let started = self
@@ -372,11 +372,7 @@ impl StartTest {
     }
 
     /// Loads the rows or waits for them, as a daemon does; then checks that the rows exist.
-    fn await_data(
-        &self,
-        process: usize,
-        cluster: Cluster<SharedMachines>,
-    ) -> Result<Rc<Cluster<SharedMachines>>, ClusterError> {
+    fn await_data(&self, process: usize, cluster: Cluster) -> Result<Rc<Cluster>, ClusterError> {
         if cluster.has_founded() {
             cluster.fill(|| load(&cluster).map_err(|error| error.to_string()))?;
         }
@@ -445,7 +441,7 @@ impl PlaceState {
     }
 
     /// The cluster that the node takes part in; `None` unless the node is up.
-    fn cluster(&self) -> Option<&Cluster<SharedMachines>> {
+    fn cluster(&self) -> Option<&Cluster> {
         match self {
             Self::Up(cluster) => Some(cluster),
             _ => None,
@@ -470,7 +466,7 @@ impl Looks {
     }
 }
 
-fn load(cluster: &Cluster<SharedMachines>) -> Result<(), ClusterError> {
+fn load(cluster: &Cluster) -> Result<(), ClusterError> {
     let table = cluster.create_table(ACCOUNTS)?;
     let row = |row: u64, value: &mut Vec<u8>| {
         value.extend(0_u64.to_le_bytes());
@@ -479,11 +475,11 @@ fn load(cluster: &Cluster<SharedMachines>) -> Result<(), ClusterError> {
     cluster.load(table, ROWS, &row, &AtomicU64::new(0))
 }
 
-fn table(cluster: &Cluster<SharedMachines>) -> Result<TableId, ClusterError> {
+fn table(cluster: &Cluster) -> Result<TableId, ClusterError> {
     cluster.open_table(&ACCOUNTS.name)
 }
 
-fn rows(cluster: &Cluster<SharedMachines>) -> Result<u64, ClusterError> {
+fn rows(cluster: &Cluster) -> Result<u64, ClusterError> {
     let mut rows = 0;
     cluster.audit_scan(table(cluster)?, &mut |_, _, _| rows += 1)?;
     Ok(rows)

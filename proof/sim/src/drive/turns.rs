@@ -65,11 +65,13 @@ impl Turns {
     }
 
     /// Runs the world for `span`, with the faults that are due; false if the world has stopped.
-    pub(crate) fn run_for(&mut self, cluster: &Cluster<SimMachines>, span: Duration) -> bool {
+    pub(crate) fn run_for(&mut self, cluster: &Cluster, span: Duration) -> bool {
         let mut left = span;
         while !left.is_zero() {
-            let step = self.next(cluster.machines().world().now()).map_or(left, |it| it.min(left));
-            if cluster.machines().run_for(step).is_none() {
+            let step = self
+                .next(SimMachines::of(cluster.machines()).world().now())
+                .map_or(left, |it| it.min(left));
+            if SimMachines::of(cluster.machines()).run_for(step).is_none() {
                 return false;
             }
             left -= step;
@@ -86,8 +88,8 @@ impl Turns {
     }
 
     /// Injects the faults that are due.
-    fn take(&mut self, cluster: &Cluster<SimMachines>) {
-        let now = cluster.machines().world().now();
+    fn take(&mut self, cluster: &Cluster) {
+        let now = SimMachines::of(cluster.machines()).world().now();
         while let Some((at, fault)) = self.due.front().cloned() {
             if now >= self.until {
                 return self.end(cluster);
@@ -103,7 +105,7 @@ impl Turns {
     }
 
     /// Ends the storm: absent memory nodes return, and no other is lost.
-    fn end(&mut self, cluster: &Cluster<SimMachines>) {
+    fn end(&mut self, cluster: &Cluster) {
         let mut there = BTreeSet::new();
         for (_, fault) in std::mem::take(&mut self.due) {
             match fault {
@@ -115,15 +117,18 @@ impl Turns {
     }
 
     /// Whether all rows of the memory node that a fault crashes have a whole copy elsewhere.
-    fn is_spared(&self, cluster: &Cluster<SimMachines>, fault: &Fault) -> bool {
+    fn is_spared(&self, cluster: &Cluster, fault: &Fault) -> bool {
         let Fault::Crash { node, .. } = *fault else { return true };
         let status = cluster.memory_status();
         status.is_ok_and(|status| has_copies_elsewhere(&status.nodes, self.replicas, node))
     }
 }
 
-fn inject(cluster: &Cluster<SimMachines>, fault: Fault) {
-    cluster.machines().world().inject(fault).expect("the scenario names nodes that there are");
+fn inject(cluster: &Cluster, fault: Fault) {
+    SimMachines::of(cluster.machines())
+        .world()
+        .inject(fault)
+        .expect("the scenario names nodes that there are");
 }
 
 /// Whether each replica group of a memory node has a different member that serves.

@@ -31,7 +31,7 @@ const RETURNING: Duration = Duration::from_millis(100);
 
 /// Cluster with inspections, and with the faults of a scenario that need the cluster's API.
 pub(crate) struct Watched {
-    cluster: Embedded<SimMachines>,
+    cluster: Embedded,
     behaviour: Impatience,
     /// Maximum number of shards of a table.
     shards: u32,
@@ -73,7 +73,7 @@ impl Mover {
     }
 
     /// Orders the move of a random shard to a random compute node.
-    fn order(&mut self, cluster: &Cluster<SimMachines>, shards: u32) {
+    fn order(&mut self, cluster: &Cluster, shards: u32) {
         let shard = ShardId::from_low_bits(self.rng.random_range(0..u64::from(shards)));
         let to = self.rng.random_range(0..cluster.config().compute_nodes);
         match cluster.start_move(&[shard], to) {
@@ -97,7 +97,7 @@ impl Mover {
 
 impl Watched {
     /// Prepares inspections and faults for a cluster that clients will use.
-    pub(crate) fn new(cluster: Embedded<SimMachines>, scenario: &Scenario, seed: u64) -> Self {
+    pub(crate) fn new(cluster: Embedded, scenario: &Scenario, seed: u64) -> Self {
         let span = scenario.storm() + scenario.calm();
         let interval = (span / LOOKS).max(Duration::from_micros(1));
         let behaviour = Impatience { impatience: scenario.load.impatience, seed };
@@ -200,7 +200,7 @@ impl Watched {
     }
 
     pub(crate) fn machines(&self) -> &SimMachines {
-        self.cluster.cluster().machines()
+        SimMachines::of(self.cluster.cluster().machines())
     }
 
     pub(crate) fn take_found(&mut self) -> Vec<Violation> {
@@ -229,14 +229,13 @@ fn failed(error: impl std::fmt::Display) -> DeployError {
 }
 
 impl Wrapper for Watched {
-    type Machines = SimMachines;
     type Host = Client;
 
-    fn embedded(&self) -> &Embedded<SimMachines> {
+    fn embedded(&self) -> &Embedded {
         &self.cluster
     }
 
-    fn embedded_mut(&mut self) -> &mut Embedded<SimMachines> {
+    fn embedded_mut(&mut self) -> &mut Embedded {
         &mut self.cluster
     }
 

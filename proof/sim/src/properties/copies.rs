@@ -18,8 +18,7 @@ use lotus::{
     Cluster, CoordinatorId, Copying, Nanos, ScanError, ScanRow, SnapshotError, SnapshotLabel,
     Submitted, TableId, TxnError, read_snapshot, snapshot_tables,
 };
-use lotus_fabric::machines::Machines;
-use lotus_fabric::sim::{Rates, SimMachines};
+use lotus_fabric::sim::Rates;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -74,11 +73,7 @@ impl Copies {
 
     /// Advances time by `passed`: judges finished snapshots and scans, or begins new ones. Returns
     /// the violations.
-    pub(crate) fn look(
-        &mut self,
-        cluster: &Cluster<SimMachines>,
-        passed: Duration,
-    ) -> Vec<Violation> {
+    pub(crate) fn look(&mut self, cluster: &Cluster, passed: Duration) -> Vec<Violation> {
         self.since += passed;
         if self.every.is_zero() || self.since < self.every {
             return Vec::new();
@@ -101,7 +96,7 @@ impl Copies {
     }
 
     /// Begins to scan a random table at a random compute node.
-    fn scan(&mut self, cluster: &Cluster<SimMachines>) {
+    fn scan(&mut self, cluster: &Cluster) {
         let tables = cluster.tables();
         let compute_node = self.rng.random_range(0..cluster.config().compute_nodes);
         let (table, spec) = &tables[self.rng.random_range(0..tables.len())];
@@ -113,7 +108,7 @@ impl Copies {
         self.scanning = Some(Scanning { name, is_ordered, rows });
     }
 
-    fn judge(&mut self, cluster: &Cluster<SimMachines>, copying: Copying) -> Option<Violation> {
+    fn judge(&mut self, cluster: &Cluster, copying: Copying) -> Option<Violation> {
         let at = cluster.machines().outside().now();
         let violation = |property: &str, detail| {
             let detail = format!("at {at:?}: {detail}");
@@ -143,7 +138,7 @@ impl Copies {
         wrong.and_then(|wrong| violation(OF_ONE_TIME, wrong))
     }
 
-    fn judge_scan(&self, cluster: &Cluster<SimMachines>, scanning: Scanning) -> Option<Violation> {
+    fn judge_scan(&self, cluster: &Cluster, scanning: Scanning) -> Option<Violation> {
         let at = cluster.machines().outside().now();
         let Scanning { name, is_ordered, rows } = scanning;
         let violation = |property: &str, detail| {

@@ -22,7 +22,6 @@ use std::time::Duration;
 use lotus::{
     Cluster, ClusterError, Inline, Isolation, Session, Submitted, TableId, TableSpec, TxnError,
 };
-use lotus_fabric::sim::SimMachines;
 use lotus_mvcc::layout::region::SLAB_BYTES;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -99,7 +98,7 @@ impl Drops {
     }
 
     /// Starts the jobs of the given compute nodes.
-    pub(crate) fn start(&mut self, cluster: &Cluster<SimMachines>, nodes: impl Fn(usize) -> bool) {
+    pub(crate) fn start(&mut self, cluster: &Cluster, nodes: impl Fn(usize) -> bool) {
         if self.every.is_zero() {
             return;
         }
@@ -118,7 +117,7 @@ impl Drops {
     }
 
     /// Advances time by `passed`: drops the table in use, or creates another.
-    pub(crate) fn look(&mut self, cluster: &Cluster<SimMachines>, passed: Duration) {
+    pub(crate) fn look(&mut self, cluster: &Cluster, passed: Duration) {
         self.since += passed;
         if self.every.is_zero() || self.since < self.every {
             return;
@@ -173,7 +172,7 @@ impl Drops {
     }
 
     /// A dropped table that still has memory.
-    pub(crate) fn left(&self, cluster: &Cluster<SimMachines>) -> Option<Violation> {
+    pub(crate) fn left(&self, cluster: &Cluster) -> Option<Violation> {
         let detail = format!("table {:?}", cluster.dropped_table()?);
         Some(Violation { property: GIVEN_BACK.to_owned(), detail })
     }

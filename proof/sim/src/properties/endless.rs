@@ -14,7 +14,6 @@ use std::future::pending;
 use std::time::Duration;
 
 use lotus::{Cluster, Committed, Isolation, Submitted, TableId, Transaction, TxnError, TxnOptions};
-use lotus_fabric::sim::SimMachines;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -69,7 +68,7 @@ impl Endless {
 
     /// Advances time by `passed`: begins another transaction if fewer are running than there are
     /// coordinators. A coordinator has one slot for endless transactions.
-    pub(crate) fn look(&mut self, cluster: &Cluster<SimMachines>, passed: Duration) {
+    pub(crate) fn look(&mut self, cluster: &Cluster, passed: Duration) {
         self.since += passed;
         if self.every.is_zero() || self.since < self.every {
             return;
@@ -90,7 +89,7 @@ impl Endless {
 
     /// Removes finished transactions, and counts the transactions that ended because their time was
     /// up.
-    pub(crate) fn note_ended(&mut self, cluster: &Cluster<SimMachines>) {
+    pub(crate) fn note_ended(&mut self, cluster: &Cluster) {
         let (ended, running) =
             std::mem::take(&mut self.running).into_iter().partition(Submitted::is_finished);
         self.running = running;

@@ -40,10 +40,10 @@ impl Returns {
     }
 
     /// A compute node that was restarted and does not take part, though it had no other fault.
-    pub(crate) fn violations(&self, cluster: &Cluster<SimMachines>) -> Option<Violation> {
+    pub(crate) fn violations(&self, cluster: &Cluster) -> Option<Violation> {
         let missing = (0..self.followed.len()).find(|cn| {
             let node = NodeId(self.first.0 + *cn as u16);
-            let restarts = cluster.machines().world().restarts(node);
+            let restarts = SimMachines::of(cluster.machines()).world().restarts(node);
             self.sound[*cn] && restarts.is_some_and(|often| often > 0) && !cluster.takes_part(*cn)
         })?;
         let detail = format!("compute node {missing} does not");
@@ -51,11 +51,11 @@ impl Returns {
     }
 
     /// Tries to start the restarted compute nodes; returns the nodes that now take part again.
-    pub(crate) fn take_in(&mut self, cluster: &Cluster<SimMachines>) -> Vec<usize> {
+    pub(crate) fn take_in(&mut self, cluster: &Cluster) -> Vec<usize> {
         let mut back = Vec::new();
         for (cn, followed) in self.followed.iter_mut().enumerate() {
             let node = NodeId(self.first.0 + cn as u16);
-            let restarts = cluster.machines().world().restarts(node);
+            let restarts = SimMachines::of(cluster.machines()).world().restarts(node);
             let Some(restarts) = restarts.filter(|restarts| restarts > followed) else { continue };
             // An error or `false` now may become `true` the next time; the node may crash on the
             // way.

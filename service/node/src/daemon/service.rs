@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use lotus::{Authority, Cluster, Machines};
+use lotus::{Authority, Cluster};
 use lotus_server::{Config, Gauge, Registry, Server};
 
 use super::memory::bind;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, ClusterError, Data, Machines};
+use lotus::{Authority, Cluster, ClusterError, Data};
 use lotus_authority::AuthorityError;
 use lotus_authority::Version;
 use lotus_fabric::env::{Env, Nanos};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus::{
-    Balancing, Cluster, CoordinatorFigures, CoordinatorId, GroupMemory, Machines, MemoryFigures,
+    Balancing, Cluster, CoordinatorFigures, CoordinatorId, GroupMemory, MemoryFigures,
     MoveCounters, MoveError, Moved, Moving, NodeMemory, RowCounts, ShardId, Submitted, TableMemory,
 };
 use lotus_authority::Authority;

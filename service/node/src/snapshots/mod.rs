@@ -37,8 +37,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lotus::{
-    Authority, Cluster, ClusterError, Machines, SnapshotError, SnapshotInfo, SnapshotLabel,
-    SnapshotLife, Timestamp,
+    Authority, Cluster, ClusterError, SnapshotError, SnapshotInfo, SnapshotLabel, SnapshotLife,
+    Timestamp,
 };
 use lotus_authority::AuthorityError;
 use lotus_fabric::env::{Env, Nanos};

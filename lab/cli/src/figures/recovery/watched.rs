@@ -38,20 +38,20 @@ pub(super) struct Sightings {
 
 /// A cluster with its tasks, polled while they run.
 pub(super) struct Watched {
-    cluster: Embedded<SimMachines>,
+    cluster: Embedded,
     awaited: Awaited,
     pub(super) seen: Sightings,
 }
 
 impl Watched {
-    pub(super) fn new(cluster: Embedded<SimMachines>, awaited: Awaited) -> Self {
+    pub(super) fn new(cluster: Embedded, awaited: Awaited) -> Self {
         Self { cluster, awaited, seen: Sightings::default() }
     }
 
     /// Polls the cluster once. State that cannot be read now is read at the next poll.
     fn look(&mut self) {
         let cluster = self.cluster.cluster();
-        let now_ms = cluster.machines().world().now().as_secs_f64() * 1e3;
+        let now_ms = SimMachines::of(cluster.machines()).world().now().as_secs_f64() * 1e3;
         let since_ms = now_ms - self.awaited.lost_at_ms;
         if since_ms <= 0.0 {
             return;
@@ -83,14 +83,13 @@ impl Watched {
 }
 
 impl Wrapper for Watched {
-    type Machines = SimMachines;
     type Host = Slot;
 
-    fn embedded(&self) -> &Embedded<SimMachines> {
+    fn embedded(&self) -> &Embedded {
         &self.cluster
     }
 
-    fn embedded_mut(&mut self) -> &mut Embedded<SimMachines> {
+    fn embedded_mut(&mut self) -> &mut Embedded {
         &mut self.cluster
     }
 
@@ -102,7 +101,7 @@ impl Wrapper for Watched {
     {
         let submitted = self.cluster.submit(tasks, task);
         while !submitted.iter().all(Submitted::is_finished) {
-            if self.cluster.cluster().machines().run_for(LOOK).is_none() {
+            if SimMachines::of(self.cluster.cluster().machines()).run_for(LOOK).is_none() {
                 break;
             }
             self.look();

@@ -9,7 +9,7 @@ use async_channel::{Receiver, Sender};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
-use lotus_fabric::machines::{Machines, Program};
+use lotus_fabric::machines::{Core, Machines, MachinesExt, Program};
 use lotus_fabric::region::Rights;
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::sim::{SimMachines, Stop};
@@ -70,7 +70,6 @@ impl Shared {
 
 /// A lane's report, with the number of its machine.
 type LaneDone = (u8, Done);
-type Core = <SimMachines as Machines>::Core;
 
 /// A running trial.
 pub(super) struct Cluster<'a> {

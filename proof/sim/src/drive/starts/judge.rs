@@ -25,7 +25,6 @@ use std::rc::Rc;
 
 use lotus::{Authority as _, Cluster, ClusterError, Data, Isolation, Transaction, TxnError};
 
-use super::shared_machines::SharedMachines;
 use super::{ACCOUNTS, PlaceState, ROWS, STARTED, STRUCK, StartTest, WHOLE, rows};
 
 /// Observations after the last fault.
@@ -47,7 +46,7 @@ impl AfterFaults {
     pub(super) fn note(
         &mut self,
         process: usize,
-        outcome: &Result<Rc<Cluster<SharedMachines>>, ClusterError>,
+        outcome: &Result<Rc<Cluster>, ClusterError>,
         has_lost_memory: bool,
     ) {
         let refused = |error: &ClusterError| match error {
@@ -109,7 +108,7 @@ impl StartTest {
     }
 
     /// Checks that the cluster works when all nodes take part.
-    fn try_out(&self, up: &[&Cluster<SharedMachines>]) {
+    fn try_out(&self, up: &[&Cluster]) {
         for (node, cluster) in up.iter().enumerate() {
             let added = (0..ROWS).try_for_each(|row| add_one(cluster, row));
             let settled = added.and_then(|()| cluster.settle());
@@ -136,7 +135,7 @@ impl StartTest {
     }
 }
 
-fn add_one(cluster: &Cluster<SharedMachines>, row: u64) -> Result<(), TxnError> {
+fn add_one(cluster: &Cluster, row: u64) -> Result<(), TxnError> {
     let table = cluster.table(&ACCOUNTS.name).ok_or(TxnError::Timeout)?;
     let added = cluster.run(Isolation::Serializable, async move |txn: &mut Transaction| {
         let item = txn.add_rw(table, row)?;

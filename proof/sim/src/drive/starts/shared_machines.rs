@@ -1,33 +1,31 @@
 //! Machines of one world, shared by several clusters.
 
-use std::cell::Cell;
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_channel::Receiver;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::machines::{DeliveryModel, Machines, Program, RequestDelivery};
-use lotus_fabric::sim::{MemoryFate, SimCore, SimError, SimMachines};
+use lotus_fabric::machines::{Core, DeliveryModel, Machines, Program, RequestDelivery, Turn};
+use lotus_fabric::sim::{MemoryFate, SimError, SimMachines};
 use lotus_fabric::transport::Fabric;
 
 /// Shared machines for the clusters that the processes of [`super`] start.
 #[derive(Clone)]
 pub(super) struct SharedMachines {
-    machines: Rc<SimMachines>,
+    machines: Arc<SimMachines>,
     /// Whether the world runs, and with it the coordinators.
-    running: Rc<Cell<bool>>,
+    running: Arc<AtomicBool>,
 }
 
 impl SharedMachines {
     pub(super) fn new(machines: SimMachines) -> Self {
-        Self { machines: Rc::new(machines), running: Rc::default() }
+        Self { machines: Arc::new(machines), running: Arc::default() }
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.running.get()
+        self.running.load(Ordering::Relaxed)
     }
 
     /// Reason why the world has stopped for good; `None` while it can run.
@@ -46,16 +44,14 @@ impl SharedMachines {
     }
 
     fn run<T>(&self, run: impl FnOnce(&SimMachines) -> T) -> T {
-        let before = self.running.replace(true);
+        let before = self.running.swap(true, Ordering::Relaxed);
         let outcome = run(&self.machines);
-        self.running.set(before);
+        self.running.store(before, Ordering::Relaxed);
         outcome
     }
 }
 
 impl Machines for SharedMachines {
-    type Core = SimCore;
-
     fn fabric(&self) -> Arc<dyn Fabric> {
         self.machines.fabric()
     }
@@ -76,16 +72,16 @@ impl Machines for SharedMachines {
         self.machines.delivery_model()
     }
 
-    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<SimCore> {
+    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<Core> {
         self.machines.start(node, name, program)
     }
 
-    fn join(&self, core: SimCore) -> bool {
+    fn join(&self, core: Core) -> bool {
         self.run(|machines| machines.join(core))
     }
 
-    fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T> {
-        self.run(|machines| machines.wait(receiver))
+    fn run_while(&self, goes_on: &mut dyn FnMut() -> bool) -> Turn {
+        self.run(|machines| machines.run_while(goes_on))
     }
 }
 
