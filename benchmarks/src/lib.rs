@@ -17,8 +17,8 @@
 //! value. Shared state is read-only during a run except for queues and a stop flag ([`harness`]).
 //!
 //! # Rooms
-//! Folders, top floor first: `reports`; `drive`; `engines` and `workloads`, side by side; `judge`;
-//! `contract`. Each folder imports only from lower folders.
+//! Top floor first: `reports` and `on_lotus`, side by side; `drive`; `engines` and `workloads`,
+//! side by side; `judge`; `contract`. Each imports only from lower floors.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ mod contract;
 mod drive;
 mod engines;
 mod judge;
+pub mod on_lotus;
 mod reports;
 mod workloads;
 

@@ -442,10 +442,7 @@ pub enum NoCommit {
 
 /// Runs a workload's part of one attempt in a transaction that the caller commits. Returns the
 /// change of the balance.
-///
-/// # Errors
-/// [`NoCommit`] if the caller must not commit.
-pub async fn attempt_in<W: Workload>(
+pub(crate) async fn attempt_in<W: Workload>(
     workload: &W,
     txn: &mut Transaction,
     request: &W::Request,
@@ -456,10 +453,7 @@ pub async fn attempt_in<W: Workload>(
 }
 
 /// As [`attempt_in`], and also returns the attempt's reads and writes.
-///
-/// # Errors
-/// [`NoCommit`] if the caller must not commit.
-pub async fn traced_in<W: Workload>(
+pub(crate) async fn traced_in<W: Workload>(
     workload: &W,
     txn: &mut Transaction,
     request: &W::Request,

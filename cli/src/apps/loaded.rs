@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lotus::{Authority, Cluster, ClusterError};
 use lotus_authority::AuthorityError;
-use lotus_benchmarks::workload::Workload;
+use lotus_benchmarks::on_lotus::OnLotus;
 use lotus_node::application::{Application, Notes, Opened};
 use lotus_node::{ClusterFile, NodeName};
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ struct Open<'a> {
 impl Use for Open<'_> {
     type Outcome = Result<Opened, String>;
 
-    fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
+    fn of<W: OnLotus>(self, mut workload: W) -> Self::Outcome {
         let Self { file, node, cluster } = self;
         let specs = workload.tables(&shape(file)).into_iter();
         let tables: Result<Vec<_>, _> = specs.map(|spec| cluster.open_table(&spec.name)).collect();

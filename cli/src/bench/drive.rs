@@ -20,6 +20,7 @@ use lotus_authority::Authority;
 use lotus_benchmarks::audit::{Audit, Check};
 use lotus_benchmarks::deployment::{Caches, Ownership, Traffic};
 use lotus_benchmarks::harness::{BenchError, Driven, Options, Outcome};
+use lotus_benchmarks::on_lotus::OnLotus;
 use lotus_benchmarks::progress::{Phase, Progress};
 use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::Workload;
@@ -40,6 +41,7 @@ use lotus_node::host::processes::Process;
 use lotus_node::requests::copier::serving;
 use lotus_node::requests::operator::{self, silent_memory};
 use lotus_runner::applications::load::{self, Generated, Ids, failed};
+use lotus_runner::applications::requests::Requests;
 use lotus_runner::args::{BenchArgs, WorkloadArgs};
 use lotus_runner::bench::Place;
 
@@ -114,7 +116,7 @@ impl Place for RunningCluster<'_> {
         options.cluster = crate::config::shape(self.0);
     }
 
-    fn run<W: Workload>(
+    fn run<W: OnLotus>(
         &self,
         workload: W,
         options: &Options,
@@ -165,7 +167,7 @@ fn drive<W: Workload>(
     let ids = Some(Ids::new(clock.now().0, room.map_err(|error| failed(&error))?));
     progress.enter(Phase::Running);
     let load = load::Load {
-        workload: Arc::clone(&workload),
+        requests: Arc::clone(&workload) as Arc<dyn Requests>,
         options: options.clone(),
         clock: clock.clone(),
         progress: Arc::clone(progress),

@@ -29,8 +29,9 @@ use tokio::task::JoinSet;
 use crate::apps::connect::connect;
 use lotus_node::config::file::ClusterFile;
 use lotus_runner::applications::load::{
-    IN_DOUBT, LOOKING_UP, Procedures, a_fault_explains, failed, forgive, look_up,
+    IN_DOUBT, LOOKING_UP, a_fault_explains, failed, forgive, look_up,
 };
+use lotus_runner::applications::requests::Procedures;
 use lotus_runner::applications::traced::{MalformedResult, Traced};
 
 /// Number of applications, each with one call at a time.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lotus_benchmarks::harness::BenchError;
-use lotus_benchmarks::workload::Workload;
+use lotus_benchmarks::on_lotus::OnLotus;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::TableId;
 
@@ -62,7 +62,7 @@ pub struct AttackResults {
 impl Use for Driving<'_> {
     type Outcome = Result<Driven, String>;
 
-    fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
+    fn of<W: OnLotus>(self, mut workload: W) -> Self::Outcome {
         let Self { file, nodes, clock, life, span, all, pacer, copies, growth, traced, hostile } =
             self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

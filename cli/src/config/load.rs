@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use lotus::{Cluster, ClusterError};
 use lotus_benchmarks::config::ClusterConfig;
 use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::on_lotus::OnLotus;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::{Critical, Scale, Tpcc};
@@ -129,7 +130,7 @@ pub trait Use {
     type Outcome;
 
     /// Runs the code.
-    fn of<W: Workload>(self, workload: W) -> Self::Outcome;
+    fn of<W: OnLotus>(self, workload: W) -> Self::Outcome;
 }
 
 struct Fill<'a> {
@@ -140,7 +141,7 @@ struct Fill<'a> {
 impl Use for Fill<'_> {
     type Outcome = Result<u64, ClusterError>;
 
-    fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
+    fn of<W: OnLotus>(self, mut workload: W) -> Self::Outcome {
         let Self { cluster, settings } = self;
         let tables = workload.tables(settings).into_iter();
         let tables: Vec<_> =

@@ -51,7 +51,16 @@ const FLOORS: [(&str, &[&str]); 12] = [
     ("proof/sim", &["campaigns", "locks", "drive", "properties", "scenario", "verdict"]),
     (
         "benchmarks",
-        &["end_to_end", "reports", "drive", "engines", "workloads", "judge", "contract"],
+        &[
+            "end_to_end",
+            "on_lotus",
+            "reports",
+            "drive",
+            "engines",
+            "workloads",
+            "judge",
+            "contract",
+        ],
     ),
     ("lab/loads", &["index", "bank", "two_phase", "locks", "lanes", "traces"]),
     ("lab/baselines", &["bench", "motor", "ford", "store"]),

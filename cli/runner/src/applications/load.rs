@@ -14,14 +14,15 @@ use std::time::Duration;
 
 use lotus::Transaction;
 use lotus_benchmarks::AbortReason;
-use lotus_benchmarks::config::Routing;
+use lotus_benchmarks::config::LoadConfig;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
-use lotus_benchmarks::harness::{self, BenchError, Driven, Options, Outcome, Unanswered};
-use lotus_benchmarks::lotus::{Embedded, NoCommit, abort_reason, attempt_in, traced_in};
+use lotus_benchmarks::harness::{BenchError, Driven, Options, Outcome, Unanswered};
+use lotus_benchmarks::lotus::{Embedded, NoCommit, abort_reason};
+use lotus_benchmarks::on_lotus::OnLotus;
 use lotus_benchmarks::progress::{Phase, Progress};
 use lotus_benchmarks::stats::Tally;
-use lotus_benchmarks::workload::{Access, Workload};
+use lotus_benchmarks::workload::Access;
 use lotus_client::{CallError, CallId, Client, Effect, Failure, Kind};
 use lotus_fabric::env::{Env, Nanos, SmallRng};
 use lotus_server::{Abort, Config, Key, Registry, Security, Server};
@@ -29,6 +30,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
+use super::requests::{Caller, DrawnCall, Procedures, Requests};
 use super::traced::Traced;
 use crate::host::sockets::Sockets;
 use lotus_node::host::sockets::{local_address, local_door};
@@ -45,15 +47,15 @@ pub const IN_DOUBT: Duration = Duration::from_secs(60);
 /// [`SPARE_COROUTINES`](crate::args::SPARE_COROUTINES) more per coordinator than the options say.
 ///
 /// # Errors
-/// The errors of [`harness::run`].
-pub fn run<W: Workload>(
+/// The errors of [`OnLotus::bench`].
+pub fn run<W: OnLotus>(
     cluster: &mut Embedded,
     workload: W,
     options: &Options,
     in_flight: usize,
     progress: &Arc<Progress>,
 ) -> Result<Outcome, BenchError> {
-    harness::run_by(cluster, workload, options, progress, |cluster, workload| {
+    workload.bench_by(cluster, options, progress, &mut |cluster, workload| {
         let aborts = Arc::new(Aborts::new(W::TRANSACTIONS.len()));
         let sockets = Sockets::new().map_err(|error| failed(&error))?;
         let (servers, address, key) = serve(cluster, workload, options, sockets.path(), &aborts)?;
@@ -63,7 +65,7 @@ pub fn run<W: Workload>(
         let mut config = lotus_client::Config::new(address);
         (config.security, config.seed) = (Security::SharedKey(key), options.load.seed);
         let load = Load {
-            workload: Arc::clone(workload),
+            requests: Arc::clone(workload) as Arc<dyn Requests>,
             options: options.clone(),
             clock,
             progress: Arc::clone(progress),
@@ -148,42 +150,10 @@ impl AbortCounts {
     }
 }
 
-/// Names of the stored transactions that run a workload's requests.
-pub struct Procedures {
-    read: String,
-    write: String,
-}
-
-impl Procedures {
-    /// Stored transactions of a workload, whose writes run at the given isolation. Each returns the
-    /// change of the balance.
-    pub fn of<W: Workload>(isolation: Isolation) -> Self {
-        let level = match isolation {
-            Isolation::Serializable => "sr",
-            Isolation::Snapshot => "si",
-        };
-        Self { read: format!("{}.read", W::NAME), write: format!("{}.write.{level}", W::NAME) }
-    }
-
-    /// Variants that also return the rows read and written: [`Traced`].
-    pub fn traced<W: Workload>(isolation: Isolation) -> Self {
-        let Self { read, write } = Self::of::<W>(isolation);
-        Self { read: format!("{read}.traced"), write: format!("{write}.traced") }
-    }
-
-    /// Name of the stored transaction that runs a request.
-    pub fn serving(&self, access: Access) -> &str {
-        match access {
-            Access::ReadOnly => &self.read,
-            Access::ReadWrite => &self.write,
-        }
-    }
-}
-
 /// Starts a server for each compute node. Returns the servers, the address of the first server's
 /// socket in `directory`, and the servers' key. A key is needed because other users of the machine
 /// can reach the ports.
-fn serve<W: Workload>(
+fn serve<W: OnLotus>(
     cluster: &Embedded,
     workload: &Arc<W>,
     options: &Options,
@@ -212,14 +182,14 @@ fn serve<W: Workload>(
 }
 
 /// Registry of the workload's transactions as stored transactions.
-pub fn registry<W: Workload>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registry {
+pub fn registry<W: OnLotus>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registry {
     let levels = [Isolation::Serializable, Isolation::Snapshot];
     let [sr, si] = levels.map(Procedures::of::<W>);
     let mut registry = Registry::new();
     for (name, kind) in kinds(sr, si) {
         let (workload, aborts) = (Arc::clone(workload), Arc::clone(aborts));
         let run = async move |txn: &mut Transaction, request: W::Request| {
-            let outcome = attempt_in(&*workload, txn, &request).await;
+            let outcome = workload.attempt_in(txn, &request).await;
             outcome.map_err(|lapse| aborts.explain(W::kind(&request), lapse))
         };
         registry.register_as(kind, &name, run);
@@ -228,7 +198,7 @@ pub fn registry<W: Workload>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registr
     for (name, kind) in kinds(sr, si) {
         let (workload, aborts) = (Arc::clone(workload), Arc::clone(aborts));
         let run = async move |txn: &mut Transaction, request: W::Request| {
-            let outcome = traced_in(&*workload, txn, &request).await;
+            let outcome = workload.traced_in(txn, &request).await;
             let (effect, operations) =
                 outcome.map_err(|lapse| aborts.explain(W::kind(&request), lapse))?;
             Ok(Traced::new(effect, txn.id(), &operations))
@@ -244,9 +214,9 @@ fn kinds(sr: Procedures, si: Procedures) -> [(String, Kind); 3] {
 }
 
 /// The load that applications generate.
-pub struct Load<W> {
+pub struct Load {
     /// Source of the requests.
-    pub workload: Arc<W>,
+    pub requests: Arc<dyn Requests>,
     /// Options of the run.
     pub options: Options,
     /// Clock of the applications.
@@ -329,7 +299,7 @@ struct LoadResults {
     stopped: Option<BenchError>,
 }
 
-impl<W: Workload> Load<W> {
+impl Load {
     /// Keeps `in_flight` requests in flight until the time is up, or a call fails for good. From
     /// time to time, and at the end, looks up the outcome of every call with an id and no answer.
     pub async fn generate(self, client: &Client, in_flight: usize) -> Generated {
@@ -339,7 +309,8 @@ impl<W: Workload> Load<W> {
         self.progress.set_span(now.0, until.0);
         let window = Window { started: now, counts_from, until };
         // One `LoadResults` for all applications, which share this thread and its cache.
-        let (load, seen) = (Arc::new(self), Arc::new(Mutex::new(LoadResults::new::<W>())));
+        let load = Arc::new(self);
+        let seen = Arc::new(Mutex::new(LoadResults::new(load.requests.types())));
         let mut applications = JoinSet::new();
         for application in 0..in_flight {
             let (load, seen, client) = (Arc::clone(&load), Arc::clone(&seen), client.clone());
@@ -371,7 +342,7 @@ impl<W: Workload> Load<W> {
         // Calls with an outcome not found by now stay in doubt.
         asking.shutdown().await;
         load.settle(client, &seen).await;
-        let seen = std::mem::replace(&mut *lock(&seen), LoadResults::new::<W>());
+        let seen = std::mem::replace(&mut *lock(&seen), LoadResults::new(load.requests.types()));
         let LoadResults { tally, unanswered, stopped, .. } = seen;
         let elapsed_s = Nanos(tally.last_end_ns).since(counts_from).as_secs_f64();
         let driven = Driven { tally, elapsed_s, logs: Vec::new() };
@@ -425,18 +396,14 @@ impl<W: Workload> Load<W> {
         window: Window,
         seen: &Mutex<LoadResults>,
     ) {
-        let procedures = Procedures::of::<W>(self.options.load.isolation);
+        let LoadConfig { isolation, routing, .. } = self.options.load;
+        let caller = Caller { client, procedures: self.requests.procedures(isolation), routing };
         let mut now = self.clock.now();
         let is_over = || self.progress.is_over() || self.progress.failure().is_some();
         while now < window.until && !is_over() {
-            let request = self.workload.draw_at(&mut rng, now.since(window.started));
-            let access = W::access(&request);
-            let mut call = client.call::<_, i64>(procedures.serving(access), &request);
-            call = call.timeout(PATIENCE);
-            if self.options.load.routing == Routing::Hybrid {
-                let (table, key) = self.workload.first_record(&request);
-                call = call.at(table, key);
-            }
+            let elapsed = now.since(window.started);
+            let DrawnCall { call, access, kind } = self.requests.draw(&mut rng, elapsed, &caller);
+            let mut call = call.timeout(PATIENCE);
             let ids = self.ids.as_ref().filter(|_| access == Access::ReadWrite);
             let id = ids.and_then(Ids::next);
             if let Some(id) = id {
@@ -444,7 +411,7 @@ impl<W: Workload> Load<W> {
             }
             let called = call.send().await;
             let issued = std::mem::replace(&mut now, self.clock.now());
-            let made = Made { id, kind: W::kind(&request) };
+            let made = Made { id, kind };
             let mut seen = lock(seen);
             seen.tally.last_end_ns = now.0;
             seen.unanswered.without_id += u64::from(ids.is_some() && id.is_none());
@@ -473,9 +440,10 @@ impl<W: Workload> Load<W> {
 }
 
 impl LoadResults {
-    fn new<W: Workload>() -> Self {
+    /// Totals of zero, for `types` types of transactions.
+    fn new(types: usize) -> Self {
         Self {
-            tally: Tally::new(W::TRANSACTIONS.len()),
+            tally: Tally::new(types),
             unanswered: Unanswered::default(),
             doubtful: Vec::new(),
             stopped: None,

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use lotus_benchmarks::config::{ClusterConfig, Engine, Fabric};
 use lotus_benchmarks::deployment::{DeployError, MemoryNodesUse};
-use lotus_benchmarks::harness::{self, BenchError, Options, Outcome};
+use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::lotus::{Embedded, builder};
+use lotus_benchmarks::on_lotus::OnLotus;
 use lotus_benchmarks::progress::Progress;
-use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Threads;
@@ -48,13 +48,16 @@ impl<'a> OwnCluster<'a> {
     }
 }
 
+/// Use of a cluster once it is started.
+type ClusterUse<'a> = Box<dyn FnOnce(&mut Embedded) -> Result<Outcome, BenchError> + 'a>;
+
 impl Place for OwnCluster<'_> {
     /// Starts the cluster described by the options and runs a workload on it.
     ///
     /// # Errors
     /// The errors of the harness; [`DeployError::Refused`] if this build does not have the fabric,
     /// or the engine is another than Lotus.
-    fn run<W: Workload>(
+    fn run<W: OnLotus>(
         &self,
         workload: W,
         options: &Options,
@@ -68,32 +71,44 @@ impl Place for OwnCluster<'_> {
                 refused(&format!("{engine} is not an engine of this program: {why}")).into()
             );
         }
-        match options.cluster.fabric {
-            Fabric::Local => {
-                let mut cluster = Embedded::start(&shape(options), &options.load)?;
-                drive(&mut cluster, workload, options, progress)
+        let run = |cluster: &mut Embedded| {
+            #[cfg(feature = "tcp")]
+            if let Some(in_flight) = options.load.in_flight {
+                return load::run(cluster, workload, options, in_flight, progress);
             }
+            workload.bench(cluster, options, progress)
+        };
+        self.with(options, progress, Box::new(run))
+    }
+}
+
+impl OwnCluster<'_> {
+    /// Starts the cluster described by the options for `run`.
+    fn with(
+        &self,
+        options: &Options,
+        progress: &Arc<Progress>,
+        run: ClusterUse<'_>,
+    ) -> Result<Outcome, BenchError> {
+        let config = shape(options);
+        match options.cluster.fabric {
+            Fabric::Local => run(&mut Embedded::start(&config, &options.load)?),
             Fabric::Sim => {
                 let world = |nodes| sim_machines(nodes, options);
-                let mut cluster =
-                    Embedded::start_on(builder(&options.cluster, &options.load), world)?;
-                harness::run(&mut cluster, workload, options, progress)
+                run(&mut Embedded::start_on(builder(&config, &options.load), world)?)
             }
             #[cfg(feature = "rdma")]
             Fabric::Rdma => {
                 let machines = |nodes| rdma_machines(nodes, self.rdma, options.load.seed);
-                let mut config = shape(options);
-                config.memory_limit_bytes.get_or_insert(RDMA_MEMORY_BYTES);
-                let mut cluster = Embedded::start_on(builder(&config, &options.load), machines)?;
-                drive(&mut cluster, workload, options, progress)
+                let memory_limit_bytes = config.memory_limit_bytes.or(Some(RDMA_MEMORY_BYTES));
+                let config = ClusterConfig { memory_limit_bytes, ..config };
+                run(&mut Embedded::start_on(builder(&config, &options.load), machines)?)
             }
-            Fabric::Shm => workload_on_processes(workload, options, progress),
+            Fabric::Shm => run_on_processes(&config, options, progress, run),
             #[cfg(feature = "tcp")]
             Fabric::Tcp => {
                 let machines = |nodes| tcp_machines(nodes, options.load.seed);
-                let mut cluster =
-                    Embedded::start_on(builder(&shape(options), &options.load), machines)?;
-                drive(&mut cluster, workload, options, progress)
+                run(&mut Embedded::start_on(builder(&config, &options.load), machines)?)
             }
             #[cfg(not(all(feature = "rdma", feature = "tcp")))]
             other => {
@@ -122,33 +137,20 @@ fn shape(options: &Options) -> ClusterConfig {
     config
 }
 
-/// Runs a workload, with load from inside or outside the compute nodes.
-fn drive<W: Workload>(
-    cluster: &mut Embedded,
-    workload: W,
+/// Starts a cluster for `run`, with every memory node in a process of its own.
+fn run_on_processes(
+    config: &ClusterConfig,
     options: &Options,
     progress: &Arc<Progress>,
+    run: ClusterUse<'_>,
 ) -> Result<Outcome, BenchError> {
-    #[cfg(feature = "tcp")]
-    if let Some(in_flight) = options.load.in_flight {
-        return load::run(cluster, workload, options, in_flight, progress);
-    }
-    harness::run(cluster, workload, options, progress)
-}
-
-/// Runs a workload with every memory node in a process of its own.
-fn workload_on_processes<W: Workload>(
-    workload: W,
-    options: &Options,
-    progress: &Arc<Progress>,
-) -> Result<Outcome, BenchError> {
-    let builder = builder(&shape(options), &options.load);
+    let builder = builder(config, &options.load);
     let nodes = builder.node_count().map_err(|error| refused(&error))?;
     let memory_nodes = options.cluster.mns as u16;
     on_processes(nodes, memory_nodes, options.load.seed, progress, |machines, processes| {
         let mut cluster = Embedded::start_on(builder, |_| Ok(machines))?;
         let before = processes.processor_time();
-        let outcome = drive(&mut cluster, workload, options, progress);
+        let outcome = run(&mut cluster);
         if progress.failure().is_some() {
             // A coordinator may repeat forever a request to a node that has ended, so no
             // coordinator is waited for. Coordinators end with this process, which has no further

@@ -21,6 +21,7 @@ use lotus_benchmarks::config::{Engine, Fabric};
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::hotspot::Hotspot;
 use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::on_lotus::OnLotus;
 use lotus_benchmarks::origin::Origin;
 use lotus_benchmarks::output::OutputError;
 use lotus_benchmarks::progress::Progress;
@@ -28,7 +29,6 @@ use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::Tpcc;
-use lotus_benchmarks::workload::Workload;
 use lotus_benchmarks::ycsb::{Mix, Ycsb};
 use lotus_fabric::ids::ShardId;
 
@@ -48,7 +48,7 @@ pub trait Place {
     ///
     /// # Errors
     /// The errors of the harness.
-    fn run<W: Workload>(
+    fn run<W: OnLotus>(
         &self,
         workload: W,
         options: &Options,

@@ -10,6 +10,7 @@ use lotus_benchmarks::config::{
     AddressCache, BaselineConfig, CommitSteps, Engine, Fabric, Primaries, RecordStore,
 };
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
+use lotus_benchmarks::on_lotus::OnLotus;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::machines::Threads;
@@ -30,7 +31,7 @@ impl OtherEngine {
 }
 
 impl Place for OtherEngine {
-    fn run<W: Workload>(
+    fn run<W: OnLotus>(
         &self,
         workload: W,
         options: &Options,
