@@ -43,8 +43,8 @@ const LEASES_BETWEEN_SNAPSHOTS: u64 = 3;
 const UNNOTICED_MS: u64 = 2500;
 /// Minimum number of leases from then until one of two compute nodes has given way.
 const LEASES_TO_GIVE_WAY: u64 = 3;
-/// Maximum number of blows at nodes starting from a snapshot.
-const MOST_BLOWS: usize = 3;
+/// Maximum number of strikes at nodes starting from a snapshot.
+const MOST_STRIKES_AT_START: usize = 3;
 
 impl Bounds {
     /// Draws a whole schedule, with `restores` restores.
@@ -116,9 +116,9 @@ impl Bounds {
                 .map(|(at_ms, fault)| Strike { at_ms, node, fault })
                 .into();
         }
-        let mut blows = Vec::new();
-        for blow in 0..rng.random_range(1..=MOST_BLOWS) {
-            let node = match (blow, rng.random_range(0..4)) {
+        let mut strikes = Vec::new();
+        for strike in 0..rng.random_range(1..=MOST_STRIKES_AT_START) {
+            let node = match (strike, rng.random_range(0..4)) {
                 (0, 0..=1) => NodeName::compute(0),
                 (_, 0 | 1) => any(rng, NodeKind::Memory, self.memory_nodes),
                 _ => any(rng, NodeKind::Compute, self.compute_nodes),
@@ -127,16 +127,16 @@ impl Bounds {
             let most = if rng.random() { 500 } else { lease_ms * 3 };
             let now = rng.random_range(0..=most);
             match rng.random_bool(0.6) {
-                true => blows.push(Strike { at_ms: now, node, fault: Fault::Kill }),
+                true => strikes.push(Strike { at_ms: now, node, fault: Fault::Kill }),
                 false => {
                     let until = now + short_or_long(rng);
-                    blows.push(Strike { at_ms: now, node, fault: Fault::Pause });
-                    blows.push(Strike { at_ms: until, node, fault: Fault::Resume });
+                    strikes.push(Strike { at_ms: now, node, fault: Fault::Pause });
+                    strikes.push(Strike { at_ms: until, node, fault: Fault::Resume });
                 }
             }
         }
-        blows.sort_by_key(|blow| blow.at_ms);
-        restore.starting = blows;
+        strikes.sort_by_key(|strike| strike.at_ms);
+        restore.starting = strikes;
         restore
     }
 
@@ -421,8 +421,10 @@ mod tests {
             assert!(snapshots.len() >= 8, "seed {seed}: {snapshots:?}");
             assert!(snapshots.iter().all(|event| within(event, &strikes)), "seed {seed}");
             let kills = restores.iter().flat_map(|restore| &restore.starting);
-            let kills: Vec<NodeName> =
-                kills.filter(|blow| blow.fault == Fault::Kill).map(|blow| blow.node).collect();
+            let kills: Vec<NodeName> = kills
+                .filter(|strike| strike.fault == Fault::Kill)
+                .map(|strike| strike.node)
+                .collect();
             founder += kills.iter().filter(|node| **node == NodeName::compute(0)).count();
             host += kills.iter().filter(|node| node.kind == NodeKind::Memory).count();
             ending += restores.iter().filter(|restore| !restore.ending.is_empty()).count();

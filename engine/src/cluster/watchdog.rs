@@ -103,7 +103,7 @@ impl Watchdog {
         let (stop, stopped) = async_channel::bounded(1);
         let (cluster, of) = (Name::of(Arc::as_ptr(shared)), Arc::clone(shared));
         let env = shared.control.env();
-        let thread = env.spawn("lotus-warden", move || Round::new(&of).go(&stopped))?;
+        let thread = env.spawn("lotus-watchdog", move || Round::new(&of).go(&stopped))?;
         Ok(Self { stop, thread: Some(thread), cluster })
     }
 }

@@ -72,7 +72,7 @@ impl TableAdmin {
     ) -> io::Result<Self> {
         let (sender, requests) = async_channel::bounded(QUEUE);
         let clock = env.clone();
-        env.spawn(&format!("lotus-clerk-{index}"), move || work(&cluster, &clock, &requests))?;
+        env.spawn(&format!("lotus-tables-{index}"), move || work(&cluster, &clock, &requests))?;
         Ok(Self { requests: sender, rights })
     }
 

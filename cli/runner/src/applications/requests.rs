@@ -25,7 +25,7 @@ impl Procedures {
         Self { read: format!("{}.read", W::NAME), write: format!("{}.write.{level}", W::NAME) }
     }
 
-    /// Variants that also return the rows read and written: [`Traced`].
+    /// Variants that also return the rows read and written: [`Traced`](super::traced::Traced).
     pub fn traced<W: Workload>(isolation: Isolation) -> Self {
         let Self { read, write } = Self::of::<W>(isolation);
         Self { read: format!("{read}.traced"), write: format!("{write}.traced") }
