@@ -126,9 +126,9 @@ impl ChaosRun<'_> {
         let authority = lotus_node::agree::cluster_authority::authority(file)?;
         let restored =
             Restoring { file, nodes, steps }.carry_out(&authority, restore, &mut sum.copies)?;
-        let Restored { strikes, begun_anew, check } = restored;
+        let Restored { struck, begun_anew, check } = restored;
         sum.restores += 1;
-        sum.restores_struck += usize::from(strikes > 0);
+        sum.restores_struck += usize::from(struck > 0);
         sum.begun_anew += begun_anew;
         let known = sum.seen.as_mut().map(|seen| std::mem::take(&mut seen.known));
         let (asked, others) = ask_again(file, &known.unwrap_or_default(), self.traced)?;

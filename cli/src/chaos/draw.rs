@@ -43,8 +43,8 @@ const LEASES_BETWEEN_SNAPSHOTS: u64 = 3;
 const UNNOTICED_MS: u64 = 2500;
 /// Minimum number of leases from then until one of two compute nodes has given way.
 const LEASES_TO_GIVE_WAY: u64 = 3;
-/// Maximum number of strikes at nodes starting from a snapshot.
-const MOST_STRIKES_AT_START: usize = 3;
+/// Maximum number of nodes struck while they start from a snapshot.
+const MOST_STRUCK_AT_START: usize = 3;
 
 impl Bounds {
     /// Draws a whole schedule, with `restores` restores.
@@ -117,8 +117,8 @@ impl Bounds {
                 .into();
         }
         let mut strikes = Vec::new();
-        for strike in 0..rng.random_range(1..=MOST_STRIKES_AT_START) {
-            let node = match (strike, rng.random_range(0..4)) {
+        for number in 0..rng.random_range(1..=MOST_STRUCK_AT_START) {
+            let node = match (number, rng.random_range(0..4)) {
                 (0, 0..=1) => NodeName::compute(0),
                 (_, 0 | 1) => any(rng, NodeKind::Memory, self.memory_nodes),
                 _ => any(rng, NodeKind::Compute, self.compute_nodes),

@@ -50,7 +50,7 @@ pub struct Restoring<'a> {
 /// Result of a restore.
 pub struct Restored {
     /// Number of running nodes struck.
-    pub strikes: usize,
+    pub struck: usize,
     /// Number of times that the whole cluster started anew.
     pub begun_anew: usize,
     /// Whether all data survived the restore.
@@ -134,7 +134,7 @@ impl Restoring<'_> {
         let (begun_anew, started) = self.while_struck(&restore.starting, || self.start())?;
         let begun_anew = begun_anew?;
         let check = self.look_at_data(&last, &before, copies)?;
-        Ok(Restored { strikes: ended + started, begun_anew, check })
+        Ok(Restored { struck: ended + started, begun_anew, check })
     }
 
     /// Takes the last snapshot, with retries.

@@ -128,7 +128,7 @@ impl Cluster {
     }
 }
 
-/// Findings about the memory nodes. Without type parameters: compiled once.
+/// Findings about the memory nodes.
 fn memory(shared: &Shared) -> Result<Vec<Finding>, ClusterError> {
     let (placement, groups) = (&shared.surviving(), shared.placement.group_count());
     let by_group = shared.control.in_parallel(groups, |group| {
@@ -153,7 +153,7 @@ fn memory(shared: &Shared) -> Result<Vec<Finding>, ClusterError> {
     Ok(tallies.into_iter().map(Tally::finish).collect())
 }
 
-/// As [`Cluster::audit_scan`]. Without type parameters: compiled once.
+/// As [`Cluster::audit_scan`].
 fn visit_rows(
     shared: &Shared,
     table: TableId,

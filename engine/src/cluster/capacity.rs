@@ -125,9 +125,7 @@ impl Cluster {
             }
         })
     }
-}
 
-impl Cluster {
     /// Returns the bytes in use on the memory nodes, by place: index, records and older versions,
     /// logs, and the memory's own description. Slabs given back, and slots free at a compute node
     /// of this process or at one of its coordinators, are not in use. 0 for a memory node not in

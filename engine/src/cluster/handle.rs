@@ -2,7 +2,7 @@
 //! threads and the `local` fabric, with memory nodes in the same process.
 //!
 //! [`Cluster`] is a `Send + Sync` handle: any thread, with or without an async runtime, may submit
-//! whole transactions to the coordinators. Set-up, loading and auditing run on the calling thread,
+//! whole transactions to the coordinators. (A simulated cluster is for the thread of its world.) Set-up, loading and auditing run on the calling thread,
 //! with a separate lane.
 
 use std::future::Future;
@@ -96,9 +96,7 @@ impl Cluster {
         let threads = self.machines.downcast::<Threads>();
         threads.and_then(Threads::local_fabric).expect("memory in this process")
     }
-}
 
-impl Cluster {
     pub(crate) fn start(
         config: Config,
         part: &Part,

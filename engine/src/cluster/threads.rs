@@ -23,9 +23,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// The program of a coordinator's core. `ending` is dropped when the coordinator has ended.
-///
-/// Boxed here, in a function without type parameters: code of coordinators is then compiled with
-/// this crate, and not again in each crate that starts a cluster.
 pub(crate) fn program(
     shared: Arc<Shared>,
     node: Arc<ComputeNode>,

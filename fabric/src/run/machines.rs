@@ -50,7 +50,8 @@ pub struct RequestDelivery {
     pub answered: bool,
 }
 
-/// A started core, to be [joined](Machines::join). Each kind of machines has its own content.
+/// A started core, to be [joined](Machines::join). What it holds is known to the machines that
+/// started it.
 pub struct Core(Box<dyn Any + Send + Sync>);
 
 impl Core {
@@ -120,19 +121,21 @@ pub trait Machines: Any + Send + Sync {
     /// without a panic.
     fn join(&self, core: Core) -> bool;
 
-    /// Lets the cores run while `goes_on` says so, if they run during such calls only.
+    /// Runs the cores while `goes_on` returns true, on machines whose cores run only during such
+    /// calls; elsewhere does nothing. May return earlier, as after a crash of a node.
     fn run_while(&self, goes_on: &mut dyn FnMut() -> bool) -> Turn;
 }
 
 impl dyn Machines {
-    /// The machines by their type; `None` if they are of another.
+    /// Returns the machines as `M`; `None` if they are of another type.
     pub fn downcast<M: Machines>(&self) -> Option<&M> {
         let machines: &dyn Any = self;
         machines.downcast_ref()
     }
 }
 
-/// Waits on machines of any kind.
+/// Waits on machines of any kind. A trait of its own, because a generic method would make
+/// [`Machines`] not object-safe.
 pub trait MachinesExt: Machines {
     /// Lets the cores run until a value arrives at `receiver`, and returns the value; `None` once
     /// no sender is left, or the cores have stopped for good.

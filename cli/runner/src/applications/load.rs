@@ -47,7 +47,7 @@ pub const IN_DOUBT: Duration = Duration::from_secs(60);
 /// [`SPARE_COROUTINES`](crate::args::SPARE_COROUTINES) more per coordinator than the options say.
 ///
 /// # Errors
-/// The errors of [`OnLotus::bench`].
+/// The errors of [`OnLotus::bench_by`].
 pub fn run<W: OnLotus>(
     cluster: &mut Embedded,
     workload: W,

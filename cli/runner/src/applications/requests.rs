@@ -49,13 +49,13 @@ pub trait Requests: Send + Sync {
     /// Stored transactions that run the requests.
     fn procedures(&self, isolation: Isolation) -> Procedures;
 
-    /// Draws the next request, `elapsed` after the first request.
+    /// Draws the next request, `elapsed` after the load began.
     fn draw(&self, rng: &mut SmallRng, elapsed: Duration, caller: &Caller<'_>) -> DrawnCall;
 }
 
 /// An application that calls `procedures`.
 pub struct Caller<'a> {
-    /// Way to the cluster.
+    /// Client that sends the calls.
     pub client: &'a Client,
     /// Names of the stored transactions.
     pub procedures: Procedures,

@@ -48,7 +48,8 @@ impl<'a> OwnCluster<'a> {
     }
 }
 
-/// Use of a cluster once it is started.
+/// Use of a cluster once it is started. Boxed, so that the code of the fabrics is compiled once for
+/// all workloads.
 type ClusterUse<'a> = Box<dyn FnOnce(&mut Embedded) -> Result<Outcome, BenchError> + 'a>;
 
 impl Place for OwnCluster<'_> {

@@ -39,7 +39,7 @@ use crate::show::watch::{Shown, Watch};
 use crate::show::{Verdict, screen};
 use deploy::OwnCluster;
 
-/// Where a workload runs.
+/// Where a workload runs. Places on Lotus need [`OnLotus`].
 pub trait Place {
     /// Adapts the flags' options to a cluster that exists.
     fn adapt(&self, _options: &mut Options) {}

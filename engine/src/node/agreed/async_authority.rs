@@ -52,7 +52,7 @@ impl AsyncAuthority {
     /// The operating system cannot start a thread.
     pub(crate) fn elsewhere(authority: Arc<dyn Authority>, env: &Env) -> io::Result<Self> {
         let (jobs, inbox) = async_channel::unbounded::<Work>();
-        env.spawn("lotus-authority", move || {
+        env.spawn("lotus-agreement", move || {
             while let Ok(job) = inbox.recv_blocking() {
                 job();
             }

@@ -1,6 +1,6 @@
 //! Simulated machines: run a whole cluster in a [`World`].
 //!
-//! Time passes only during a wait ([`Machines::wait`], [`Machines::join`]) or on request
+//! Time passes only during a wait ([`Machines::run_while`], [`Machines::join`]) or on request
 //! ([`SimMachines::run_for`]). The control path works outside of time. A limit or a deadlock stops
 //! the world and ends every wait; [`SimMachines::failure`] returns the reason.
 
@@ -19,7 +19,9 @@ use crate::run::env::Env;
 use crate::run::exec::Executor;
 use crate::run::machines::{Core, CpuCharge, DeliveryModel, Machines, Program, Turn};
 
-/// The machines of a simulated cluster. A world lives on one thread: uses on another panic.
+/// The machines of a simulated cluster, for the thread that made the world: on another thread every
+/// use of the world panics, waits for the cluster and the drop of its last handle included. A job
+/// submitted from another thread is not noticed, and may make runs differ.
 pub struct SimMachines {
     world: SendWrapper<RefCell<World>>,
     delivery_model: Option<Arc<dyn DeliveryModel>>,
@@ -42,7 +44,7 @@ impl SimMachines {
     /// The simulated machines of a cluster.
     ///
     /// # Panics
-    /// If the machines are others.
+    /// If the machines are not simulated, or wrapped in a type of their own.
     pub fn of(machines: &dyn Machines) -> &Self {
         machines.downcast().expect("simulated machines")
     }

@@ -523,9 +523,7 @@ impl Trial {
         verdict.upgraded = self.referee.upgraded();
         Ok(verdict)
     }
-}
 
-impl Trial {
     /// Checks that in the end no client of a surviving node wants or holds a lock.
     fn check_tables(&self) {
         for (life, table) in &self.tables {

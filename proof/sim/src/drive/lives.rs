@@ -240,12 +240,11 @@ impl Stage<'_> {
         for number in 0..clients {
             jobs.push(client(coordinator_ids[number % coordinator_ids.len()], number));
         }
+        let machines = SimMachines::of(cluster.machines());
         let (mut next, mut away) = (clients, None);
         for _ in 0..MOST_LOOKS {
             let over = jobs.iter().all(Submitted::is_finished);
-            if (over && away.is_none())
-                || SimMachines::of(cluster.machines()).run_for(LOOK).is_none()
-            {
+            if (over && away.is_none()) || machines.run_for(LOOK).is_none() {
                 break;
             }
             match away {
@@ -265,7 +264,7 @@ impl Stage<'_> {
                 None if !over && self.has_added(crashes.len()) => {
                     let Some(node) = crashes.pop() else { continue };
                     let place = NodeId(MEMORY_NODES + node as u16);
-                    let world = SimMachines::of(cluster.machines()).world();
+                    let world = machines.world();
                     let crash = Fault::Crash { node: place, memory: MemoryFate::Kept };
                     for fault in [crash, Fault::Restart { node: place }] {
                         world.inject(fault).expect("there is such a node");

@@ -66,12 +66,11 @@ impl Turns {
 
     /// Runs the world for `span`, with the faults that are due; false if the world has stopped.
     pub(crate) fn run_for(&mut self, cluster: &Cluster, span: Duration) -> bool {
+        let machines = SimMachines::of(cluster.machines());
         let mut left = span;
         while !left.is_zero() {
-            let step = self
-                .next(SimMachines::of(cluster.machines()).world().now())
-                .map_or(left, |it| it.min(left));
-            if SimMachines::of(cluster.machines()).run_for(step).is_none() {
+            let step = self.next(machines.world().now()).map_or(left, |it| it.min(left));
+            if machines.run_for(step).is_none() {
                 return false;
             }
             left -= step;
@@ -125,10 +124,8 @@ impl Turns {
 }
 
 fn inject(cluster: &Cluster, fault: Fault) {
-    SimMachines::of(cluster.machines())
-        .world()
-        .inject(fault)
-        .expect("the scenario names nodes that there are");
+    let world = SimMachines::of(cluster.machines()).world();
+    world.inject(fault).expect("the scenario names nodes that there are");
 }
 
 /// Whether each replica group of a memory node has a different member that serves.
