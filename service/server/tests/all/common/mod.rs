@@ -3,9 +3,9 @@
 pub mod raw;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lotus::{Cluster, TableId, TableSpec, Transaction, TxnError};
@@ -39,8 +39,8 @@ impl Bank {
     pub fn over(cluster: Cluster, set: impl Fn(&mut Config)) -> Self {
         let table = load(&cluster);
         let nodes = cluster.config().compute_nodes;
-        // No connection of another test gets a port of this address while a bank is opened anew.
-        let listeners = (0..nodes).map(|_| TcpListener::bind("127.0.0.3:0").unwrap()).collect();
+        let address = SocketAddr::from((own_address(), 0));
+        let listeners = (0..nodes).map(|_| TcpListener::bind(address).unwrap()).collect();
         Self::at(listeners, cluster, table, set)
     }
 
@@ -95,6 +95,14 @@ impl Bank {
             .unwrap();
         sum
     }
+}
+
+/// An address of this host for one bank. Where its servers have ended, no server of another test
+/// answers, and no connection of another test takes a port while a bank is opened anew.
+fn own_address() -> Ipv4Addr {
+    static BANKS: AtomicU16 = AtomicU16::new(0);
+    let [high, low] = BANKS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    Ipv4Addr::new(127, 1, high, low)
 }
 
 /// Makes and fills the table of accounts.
