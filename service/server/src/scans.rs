@@ -47,6 +47,10 @@ async fn serve(node: &NodeServer, mut session: Session, inbox: &Inbox, deadline:
     let until = || node.env.now().after(node.limits.scan_pause).min(deadline);
     let Some(Message { ticket, step }) = inbox.next(&mut alarm, until()).await else { return };
     let Ok(Op::Scan(first)) = decode(&step) else { return };
+    // Another node may have created the table.
+    if let Err(error) = session.view().learn_table(TableId(first.table)).await {
+        return ticket.fail(failure::of(error));
+    }
     let mut scan = match start(node, &mut session, &first).await {
         Ok(scan) => scan,
         Err(failure) => return ticket.fail(failure),

@@ -314,6 +314,26 @@ fn an_ordered_table_that_is_created_at_one_node_is_used_at_all() {
     });
 }
 
+/// A node of the other process learns of a table when a scan names it. Regression: it said that
+/// there was no such table.
+#[test]
+fn a_table_that_is_created_at_one_node_is_scanned_at_all() {
+    let shop = Shop::open(&Arc::default());
+    run(async {
+        let one = shop.client(0).await;
+        let table = one.create_table(&ORDERS).await.unwrap();
+        let known = shop.clusters.iter().filter(|part| part.table("orders").is_some());
+        assert_eq!(known.count(), 1, "the other process has not been asked yet");
+        // Each runs at any node.
+        for _ in 0..16 {
+            let mut scan = one.scan(table);
+            while let Some(rows) = scan.next_page().await.unwrap() {
+                assert!(rows.is_empty());
+            }
+        }
+    });
+}
+
 #[test]
 fn a_silent_authority_is_named_and_no_table_is_half_created() {
     let authority = Arc::<TestAuthority>::default();
