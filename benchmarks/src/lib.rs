@@ -9,8 +9,8 @@
 //! # What it is not
 //! Workloads and the harness know no particular engine: they are written against
 //! [`engine::TxnEngine`] and [`deployment::Deployment`], so that a baseline can take the place of
-//! Lotus, which is the folder `engines` and [`on_lotus`]. The crate owns neither time nor threads; both come from
-//! the deployment.
+//! Lotus, which is the folder `engines` and [`on_lotus`]. The crate owns neither time nor threads;
+//! both come from the deployment.
 //!
 //! # Ownership
 //! A worker owns its tally and log, a client its randomness, and clients move between workers by

@@ -2,8 +2,8 @@
 //! threads and the `local` fabric, with memory nodes in the same process.
 //!
 //! [`Cluster`] is a `Send + Sync` handle: any thread, with or without an async runtime, may submit
-//! whole transactions to the coordinators. (A simulated cluster is for the thread of its world.) Set-up, loading and auditing run on the calling thread,
-//! with a separate lane.
+//! whole transactions to the coordinators. (A simulated cluster is for the thread of its world.)
+//! Set-up, loading and auditing run on the calling thread, with a separate lane.
 
 use std::future::Future;
 use std::panic::Location;
